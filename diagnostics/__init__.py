@@ -1,0 +1,1 @@
+"""Reports about loops; nothing here yet."""

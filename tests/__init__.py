@@ -1,0 +1,1 @@
+"""The tests: unit, rules, properties, messages, lesson, docs and benchmarks, by purpose."""
