@@ -1,0 +1,15 @@
+"""The carry contract of loops: compare, promote, explain."""
+
+from checks.carry import _check_carry_type as _check_carry_type
+from checks.errors import CarryMismatch, CarryStructureError, CarryTypeError
+from checks.naming import explain_fori
+from checks.promotion import promote_weak_avals, promote_weak_dtype
+
+__all__ = [
+    "CarryMismatch",
+    "CarryStructureError",
+    "CarryTypeError",
+    "explain_fori",
+    "promote_weak_avals",
+    "promote_weak_dtype",
+]

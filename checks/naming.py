@@ -1,0 +1,95 @@
+"""What the author of a loop body calls the components of its carry."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from jax.tree_util import SequenceKey, keystr
+
+from checks.errors import CarryTypeError
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def parameter_name(fun: Callable[..., Any], position: int) -> str:
+    """The name under which a function takes a positional argument, or nothing.
+
+    Args:
+      fun: any callable.
+      position: index of the argument, from 0.
+
+    Returns:
+      The parameter's name; `args[1]` for an argument that `*args` takes; the empty string where
+      there is no signature or no such parameter.
+
+    Example:
+      >>> parameter_name(lambda carry, x: (carry, x), 0)
+      'carry'
+      >>> parameter_name(lambda *args: args, 1)
+      'args[1]'
+    """
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):  # some builtins and callables have no signature
+        return ""
+    for index, parameter in enumerate(parameters):
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            return f"{parameter.name}[{position - index}]"
+        if parameter.kind not in _POSITIONAL:
+            return ""
+        if index == position:
+            return parameter.name
+    return ""
+
+
+def explain_fori(error: CarryTypeError, body_fun: Callable[..., Any], slot: int) -> None:
+    """Adds a note that says which argument of the user's body the error's components are.
+
+    `fori_loop` wraps the body in a function of one parameter, `loop_carry`, and the text names
+    components of that.
+
+    Args:
+      error: the error, raised for the wrapper.
+      body_fun: the user's `body_fun(i, val)`.
+      slot: index of the user's value in `loop_carry`: 1 in a scan, whose carry is `(i, val)`, and
+        2 in a while loop, whose carry is `(i, upper, val)`.
+    """
+    parameter = parameter_name(body_fun, 1)
+    components = [
+        f"{mismatch.component} is {_in_words(parameter, mismatch.path[1:])}"
+        for mismatch in error.mismatches
+        if mismatch.path[:1] == (SequenceKey(slot),)
+    ]
+    if components:
+        body = _describe(body_fun)
+        error.add_note("\n".join(f"for fori_loop: {text} of body {body}" for text in components))
+
+
+def _in_words(parameter: str, path: tuple[Any, ...]) -> str:
+    if parameter:
+        return f"{parameter}{keystr(path)}, the second argument"
+    return f"{keystr(path)} in the second argument" if path else "the second argument"
+
+
+def _describe(fun: Callable[..., Any]) -> str:
+    """A function's name, with file and line where it has code in a file."""
+    inner: Any = fun
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    code = _code(inner)
+    name = getattr(inner, "__name__", type(inner).__name__)
+    if code is None:
+        return f"`{name}`"
+    return f"`{name}` ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+def _code(fun: Any) -> CodeType | None:
+    inner = inspect.unwrap(fun)
+    for candidate in (inner, getattr(type(inner), "__call__", None)):  # noqa: B004
+        code = getattr(candidate, "__code__", None)
+        if isinstance(code, CodeType):
+            return code
+    return None

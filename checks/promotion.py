@@ -1,0 +1,79 @@
+"""Weakly typed inputs of a loop, promoted to what its body makes of them.
+
+A carry that starts as a Python scalar has a weak type: the scalar may still become another dtype.
+Where the body returns another type than it got, the initial value is converted to the dtype that
+promotion gives for the two, and the loop traces its body again.
+"""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import AbstractValue, ShapedArray
+
+from checks.matching import avals_match
+
+# The Python type that stands for a weak type in `jax.numpy.result_type`. A weak type has a kind
+# only: its precision has no say in a promotion.
+_WEAK_SCALARS = ((jnp.integer, int), (jnp.floating, float), (jnp.complexfloating, complex))
+
+
+def promote_weak_dtype(in_aval: AbstractValue, out_aval: AbstractValue) -> np.dtype | None:
+    """The dtype to which a loop must convert a carry leaf before it traces its body again.
+
+    It is what JAX's promotion makes of the weak input and of the output's dtype as a strong one,
+    also where that is not yet the output's dtype and where the shapes differ: the second trace
+    decides whether the carry fits.
+
+    Args:
+      in_aval: aval of the leaf that goes in.
+      out_aval: aval of the leaf that comes out.
+
+    Returns:
+      The dtype, or `None` where there is nothing to convert: the input is strongly typed, or
+      matches the output, or promotion does not know the two (a PRNG key for an integer, say).
+
+    Example:
+      >>> import jax
+      >>> promote_weak_dtype(jax.typeof(0), jax.typeof(jnp.bfloat16(1)))
+      dtype(bfloat16)
+      >>> promote_weak_dtype(jax.typeof(jnp.int32(0)), jax.typeof(jnp.bfloat16(1))) is None
+      True
+    """
+    if not (isinstance(in_aval, ShapedArray) and isinstance(out_aval, ShapedArray)):
+        return None
+    if not in_aval.weak_type or avals_match(in_aval, out_aval):
+        return None
+    scalar = next((s for kind, s in _WEAK_SCALARS if jnp.issubdtype(in_aval.dtype, kind)), None)
+    try:
+        return jnp.result_type(in_aval.dtype if scalar is None else scalar, out_aval.dtype)
+    except ValueError:  # no promotion path: the carry check says what differs
+        return None
+
+
+def promote_weak_avals(
+    in_avals: Sequence[AbstractValue], out_avals: Sequence[AbstractValue]
+) -> list[ShapedArray | None]:
+    """The types to which a loop must convert its carry before it traces its body again.
+
+    Args:
+      in_avals: avals of the carry's leaves.
+      out_avals: avals of the leaves that the body returns for them, as many.
+
+    Returns:
+      For each leaf the aval to convert it to, which is strongly typed and else differs from the
+      leaf's in the dtype alone; `None` where the leaf stays as it is.
+
+    Example:
+      >>> import jax
+      >>> promote_weak_avals([jax.typeof(0), jax.typeof(1.0)], [jax.typeof(0.5), jax.typeof(2.0)])
+      [ShapedArray(float32[]), None]
+    """
+    return [_promoted(in_aval, out_aval) for in_aval, out_aval in zip(in_avals, out_avals)]
+
+
+def _promoted(in_aval: AbstractValue, out_aval: AbstractValue) -> ShapedArray | None:
+    dtype = promote_weak_dtype(in_aval, out_aval)
+    if dtype is None or not isinstance(in_aval, ShapedArray):
+        return None
+    return in_aval.update(dtype=dtype, weak_type=False)
