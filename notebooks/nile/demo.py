@@ -37,9 +37,10 @@ def read_river(path: Path = HERE / "nile.csv") -> River:
 
 
 def print_fit(fit: local_level.Fit) -> None:
-    """Print the variances, exactly and as Durbin and Koopman print them (section 2.10).
+    """Print the variances, as they are and rounded as Durbin and Koopman print them (2.10).
 
-    The book multiplies rounded figures: 15099 x 0.0973 = 1469.1, where the maximum is at 1469.18.
+    Their 1469.1 is the product of rounded figures, 15099 x 0.0973. The maximum itself is at
+    1469.18, which would round to 1469.2; KFAS and statsmodels (exact diffuse) agree.
     """
     epsilon, eta = map(float, fit.variances)
     ratio = round(eta / epsilon, 4)

@@ -133,7 +133,7 @@ def newton_step(gradient: Array, hessian: Array, longest: float = 2.0) -> Array:
 
 def shorten(function: Callable[[Array], Array], point: Array, step: Array) -> Array:
     """Halve the step until it does not lead downhill (or to NaN): a loop inside the loop."""
-    rounding = 1e-9
+    rounding = 1e-9  # near the top a good step may seem to lead down, by rounding alone
     lowest = function(point) - rounding
     return loops.while_loop(lambda s: ~(function(point + s) >= lowest), lambda s: s / 2, step)
 
@@ -210,11 +210,11 @@ def smoothed_level(variances: Variances, filtered: Level) -> Level:
         year = last - 1 - step
         predicted_variance = filtered.variance[year] + variances.eta
         weight = filtered.variance[year] / predicted_variance
-        mean = smoothed.mean[year + 1] - filtered.mean[year]
-        variance = smoothed.variance[year + 1] - predicted_variance
+        mean_news = smoothed.mean[year + 1] - filtered.mean[year]
+        variance_news = smoothed.variance[year + 1] - predicted_variance
         return Level(
-            smoothed.mean.at[year].add(weight * mean),
-            smoothed.variance.at[year].add(weight**2 * variance),
+            smoothed.mean.at[year].add(weight * mean_news),
+            smoothed.variance.at[year].add(weight**2 * variance_news),
         )
 
     # The loop starts from the filtered level, which in the last year is the smoothed one.
