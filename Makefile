@@ -50,9 +50,10 @@ clean:  ## remove the environment and all caches
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "carryloops needs Python 3.11 or newer; '$(PYTHON)' is not. Name one: make PYTHON=python3.12" >&2; exit 1; }
-	@test -x $(BIN)/python || { echo "making $(VENV) with `$(PYTHON) --version`"; $(PYTHON) -m venv $(VENV); }
+	@test -x $(BIN)/python || { echo "making $(VENV) with `$(PYTHON) --version`"; \
+	  $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }; }
 	@echo "installing carryloops[test,notebooks] $(JAX) into $(VENV) (once; a few minutes on a slow line)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,notebooks]' $(JAX)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[test,notebooks]' $(JAX)
 	@$(BIN)/python -c 'import jax, platform; print("ready: Python", platform.python_version(), "with jax", jax.__version__)'
 	@rm -f $(VENV)/.installed*
 	@touch $(STAMP)

@@ -128,8 +128,9 @@ def _body_types(
     """The types of a step, once each weakly typed init has the dtype that the body gives it."""
     carry_in = tree.map(lambda leaf: _type(as_array(leaf)), init)
     while True:
-        # A function of its own for each look: eval_shape remembers what it saw by function.
-        out = jax.eval_shape(lambda *args: body(*args), carry_in, *other_types)
+        # A function of its own each time: eval_shape remembers what it saw by function.
+        fresh = lambda *args: body(*args)  # noqa: PLW0108
+        out = jax.eval_shape(fresh, carry_in, *other_types)
         _check_structure(carry_in, carry_of(out))
         settled = tree.map(_promoted, carry_in, carry_of(out))
         if settled == carry_in:
@@ -178,7 +179,9 @@ def _index_type(lower: Any, upper: Any) -> jax.ShapeDtypeStruct:
 
 def _scan_length(xs: Pytree, length: int | None) -> int:
     """The one number of rows that `xs` and `length` agree on."""
-    lengths = {leaf.shape[0] for leaf in tree.leaves(xs)} | ({length} - {None})
+    lengths = {leaf.shape[0] for leaf in tree.leaves(xs)}
+    if length is not None:
+        lengths.add(length)
     if len(lengths) != 1:
         msg = f"xs and length give no single number of steps: {sorted(lengths)}"
         raise ValueError(msg)
