@@ -14,7 +14,6 @@ from jax.tree_util import (
     keystr,
     tree_flatten,
     tree_flatten_with_path,
-    tree_structure,
     tree_unflatten,
 )
 
@@ -72,12 +71,23 @@ def _abstractify(leaf: Any) -> AbstractValue:
 
 
 def _restored_structure(tree: PyTreeDef, avals: Sequence[AbstractValue]) -> PyTreeDef | None:
+    """The structure that an output has once it is unflattened, if its leaves keep their order."""
     # A class may keep metadata that its unflatten function does not read, or rewrites; treedefs
-    # then differ where the values that a user sees do not.
+    # then differ where the values that a user sees do not. Were the leaves to move as well, the
+    # loop would feed one component's value to another.
+    placeholders = [_placeholder(aval) for aval in avals]
     try:
-        return tree_structure(tree_unflatten(tree, avals))
-    except Exception:  # noqa: BLE001  the user's class may refuse avals in any way it likes
+        leaves, restored = tree_flatten(tree_unflatten(tree, placeholders))
+    except Exception:  # noqa: BLE001  the user's class may refuse placeholders in any way
         return None
+    return restored if list(map(id, leaves)) == list(map(id, placeholders)) else None
+
+
+def _placeholder(aval: AbstractValue) -> Any:
+    # New each time, unlike an aval, so that it can be told from the others.
+    return (
+        jax.ShapeDtypeStruct(aval.shape, aval.dtype) if isinstance(aval, ShapedArray) else object()
+    )
 
 
 def _structure_error(

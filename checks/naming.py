@@ -75,21 +75,12 @@ def _in_words(parameter: str, path: tuple[Any, ...]) -> str:
 
 
 def _describe(fun: Callable[..., Any]) -> str:
-    """A function's name, with file and line where it has code in a file."""
+    """A function's name, with file and line where it is written in Python."""
     inner: Any = fun
-    while isinstance(inner, functools.partial):
+    while isinstance(inner := inspect.unwrap(inner), functools.partial):
         inner = inner.func
-    code = _code(inner)
     name = getattr(inner, "__name__", type(inner).__name__)
-    if code is None:
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    if not isinstance(code, CodeType):
         return f"`{name}`"
     return f"`{name}` ({Path(code.co_filename).name}:{code.co_firstlineno})"
-
-
-def _code(fun: Any) -> CodeType | None:
-    inner = inspect.unwrap(fun)
-    for candidate in (inner, getattr(type(inner), "__call__", None)):  # noqa: B004
-        code = getattr(candidate, "__code__", None)
-        if isinstance(code, CodeType):
-            return code
-    return None

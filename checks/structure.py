@@ -13,6 +13,7 @@ from jax.core import AbstractValue, ShapedArray
 from jax.tree_util import GetAttrKey, PyTreeDef, flatten_one_level_with_keys
 
 KeyPath = tuple[Any, ...]
+_NodeData = tuple[type, Any]  # a node's class and its metadata
 
 
 class StructureDifference(NamedTuple):
@@ -80,31 +81,38 @@ def _node_difference(in_carry: Any, inputs: Subtree, outputs: Subtree) -> _Found
     in_node, out_node = inputs.tree.node_data(), outputs.tree.node_data()
     if in_node is None or out_node is None or in_node[0] is not out_node[0]:
         return _thing(inputs), _thing(outputs), _which_is_odd(in_node, out_node)
-    (kind, in_data), (_, out_data) = in_node, out_node
     in_count, out_count = len(inputs.tree.children()), len(outputs.tree.children())
     if in_count != out_count:
-        keys = _key_changes(kind, in_data, out_data)
-        if issubclass(kind, (list, tuple)):
-            return (
-                f"a {kind.__name__} of length {in_count}",
-                f"a {kind.__name__} of length {out_count}",
-                "the lengths do not match",
-            )
-        return (
-            f"a {kind} with {_children(in_count)}",
-            f"a {kind} with {_children(out_count)}",
-            "the numbers of children do not match" + keys,
-        )
-    if in_data != out_data:
-        detail = _key_changes(kind, in_data, out_data) or _static_fields(
-            in_carry, in_data, out_data
-        )
-        return (
-            f"a {kind} with pytree metadata {_shown(kind, in_data)!r}",
-            f"a {kind} with pytree metadata {_shown(kind, out_data)!r}",
-            "the pytree node metadata does not match" + detail,
-        )
+        return _count_difference(in_node, out_node, in_count, out_count)
+    if in_node[1] != out_node[1]:
+        return _metadata_difference(in_carry, in_node, out_node)
     return None
+
+
+def _count_difference(
+    in_node: _NodeData, out_node: _NodeData, in_count: int, out_count: int
+) -> _Found:
+    kind = in_node[0]
+    if issubclass(kind, (list, tuple)):
+        sequence = f"a {kind.__name__} of length"
+        return f"{sequence} {in_count}", f"{sequence} {out_count}", "the lengths do not match"
+    explanation = "the numbers of children do not match" + _key_changes(in_node, out_node)
+    return _with_children(kind, in_count), _with_children(kind, out_count), explanation
+
+
+def _with_children(kind: type, count: int) -> str:
+    return f"a {kind} with {count} {'child' if count == 1 else 'children'}"
+
+
+def _metadata_difference(in_carry: Any, in_node: _NodeData, out_node: _NodeData) -> _Found:
+    detail = _key_changes(in_node, out_node) or _static_changes(in_carry, in_node, out_node)
+    explanation = "the pytree node metadata does not match" + detail
+    return _with_metadata(*in_node), _with_metadata(*out_node), explanation
+
+
+def _with_metadata(kind: type, data: Any) -> str:
+    # A dictionary's metadata are its keys, in a list; messages show them as a tuple.
+    return f"a {kind} with pytree metadata {tuple(data) if kind is dict else data!r}"
 
 
 def _thing(subtree: Subtree) -> str:
@@ -123,52 +131,51 @@ def _which_is_odd(in_node: Any, out_node: Any) -> str:
     return "their Python types differ"
 
 
-def _children(count: int) -> str:
-    return f"{count} child" if count == 1 else f"{count} children"
-
-
-def _keys(kind: type, data: Any) -> tuple[Any, ...] | None:
+def _keys(node: _NodeData) -> tuple[Any, ...] | None:
     """The keys of a dictionary of any kind, from the metadata of its node."""
+    kind, data = node
     if kind is dict or kind is collections.OrderedDict:
         return tuple(data)
     return tuple(data[1]) if kind is collections.defaultdict else None
 
 
-def _shown(kind: type, data: Any) -> Any:
-    return tuple(data) if kind is dict else data
-
-
-def _key_changes(kind: type, in_data: Any, out_data: Any) -> str:
+def _key_changes(in_node: _NodeData, out_node: _NodeData) -> str:
     """Which keys of a dictionary the output lacks and adds."""
-    in_keys, out_keys = _keys(kind, in_data), _keys(kind, out_data)
+    in_keys, out_keys = _keys(in_node), _keys(out_node)
     if in_keys is None or out_keys is None or in_keys == out_keys:
         return ""
-    lacks = [key for key in in_keys if key not in out_keys]
-    adds = [key for key in out_keys if key not in in_keys]
-    changes = [
-        f"{verb} the {'key' if len(keys) == 1 else 'keys'} {', '.join(map(repr, keys))}"
-        for verb, keys in (("lacks", lacks), ("adds", adds))
-        if keys
-    ]
-    if not changes:
+    lacks = [repr(key) for key in in_keys if key not in out_keys]
+    adds = [repr(key) for key in out_keys if key not in in_keys]
+    if not lacks and not adds:
         return ": the output has its keys in another order"
+    changes = [
+        f"{verb} the {_plural('key', k)}" for verb, k in (("lacks", lacks), ("adds", adds)) if k
+    ]
     return ": the output " + " and ".join(changes)
 
 
-def _static_fields(in_carry: Any, in_data: Any, out_data: Any) -> str:
-    """The names of a dataclass's static fields that differ, where its metadata are just those."""
+def _static_changes(in_carry: Any, in_node: _NodeData, out_node: _NodeData) -> str:
+    """Which static fields of a dataclass changed, where its metadata are the fields' values."""
+    in_data, out_data = in_node[1], out_node[1]
     if not dataclasses.is_dataclass(in_carry) or not isinstance(in_data, tuple):
         return ""
-    dynamic = {getattr(key, "name", None) for key, _ in _named_children(in_carry)}
-    static = [f.name for f in dataclasses.fields(in_carry) if f.name not in dynamic]
-    if in_data != tuple(getattr(in_carry, name) for name in static):
+    children = {getattr(key, "name", None) for key, _ in _named_children(in_carry)}
+    static = [f.name for f in dataclasses.fields(in_carry) if f.name not in children]
+    # By identity: the values of fields may be arrays, of which `==` makes no truth value.
+    values = [getattr(in_carry, name, None) for name in static]
+    if list(map(id, values)) != list(map(id, in_data)) or len(out_data) != len(in_data):
         return ""
-    differ = [name for name, old, new in zip(static, in_data, out_data) if old != new]
-    return f": the static {'field' if len(differ) == 1 else 'fields'} {', '.join(differ)} changed"
+    changed = [name for name, old, new in zip(static, in_data, out_data) if old != new]
+    return f": the output changes the static {_plural('field', changed)}"
+
+
+def _plural(noun: str, names: list[str]) -> str:
+    return f"{noun if len(names) == 1 else noun + 's'} {', '.join(names)}"
 
 
 def _named_children(node: Any) -> list[tuple[Any, Any]]:
     # JAX 0.10.2 gives every child of a namedtuple the first field's name.
-    if isinstance(node, tuple) and hasattr(node, "_fields"):
-        return [(GetAttrKey(name), child) for name, child in zip(node._fields, node)]
+    fields = getattr(node, "_fields", None) if isinstance(node, tuple) else None
+    if fields is not None:
+        return [(GetAttrKey(name), child) for name, child in zip(fields, node)]
     return list(flatten_one_level_with_keys(node)[0])
