@@ -109,6 +109,7 @@ def imports_upwards(source: str, package: str) -> Findings:
     return {
         (node.lineno, full)
         for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
         for full in imports(node).values()
         if lies_in(full, forbidden)
     }
