@@ -58,7 +58,7 @@ def _check_carry_type(
     """
     in_leaves, in_tree = tree_flatten(in_carry)
     in_avals = [_abstractify(leaf) for leaf in in_leaves]
-    if in_tree != out_carry_tree and in_tree != _restored_structure(out_carry_tree, out_avals):
+    if in_tree != out_carry_tree and not _restores_to(in_tree, out_carry_tree, out_avals):
         inputs, outputs = Subtree(in_tree, in_avals), Subtree(out_carry_tree, out_avals)
         raise _structure_error(name, parameter_name(body_fun, 0), in_carry, inputs, outputs)
     for in_aval, out_aval in zip(in_avals, out_avals, strict=True):
@@ -70,8 +70,8 @@ def _abstractify(leaf: Any) -> AbstractValue:
     return leaf if isinstance(leaf, AbstractValue) else jax.typeof(leaf)
 
 
-def _restored_structure(tree: PyTreeDef, avals: Sequence[AbstractValue]) -> PyTreeDef | None:
-    """The structure that an output has once it is unflattened, if its leaves keep their order."""
+def _restores_to(wanted: PyTreeDef, tree: PyTreeDef, avals: Sequence[AbstractValue]) -> bool:
+    """Whether a pytree unflattened from `tree` has the structure `wanted`, leaf for leaf."""
     # A class may keep metadata that its unflatten function does not read, or rewrites; treedefs
     # then differ where the values that a user sees do not. Were the leaves to move as well, the
     # loop would feed one component's value to another.
@@ -79,8 +79,8 @@ def _restored_structure(tree: PyTreeDef, avals: Sequence[AbstractValue]) -> PyTr
     try:
         leaves, restored = tree_flatten(tree_unflatten(tree, placeholders))
     except Exception:  # noqa: BLE001  the user's class may refuse placeholders in any way
-        return None
-    return restored if list(map(id, leaves)) == list(map(id, placeholders)) else None
+        return False
+    return restored == wanted and list(map(id, leaves)) == list(map(id, placeholders))
 
 
 def _placeholder(aval: AbstractValue) -> Any:

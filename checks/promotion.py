@@ -46,7 +46,7 @@ def promote_weak_dtype(in_aval: AbstractValue, out_aval: AbstractValue) -> np.dt
         return None
     scalar = next((s for kind, s in _WEAK_SCALARS if jnp.issubdtype(in_aval.dtype, kind)), None)
     try:
-        return jnp.result_type(in_aval.dtype if scalar is None else scalar, out_aval.dtype)
+        return jnp.result_type(in_aval.dtype if scalar is None else scalar, out_aval.normalize())
     except ValueError:  # no promotion path: the carry check says what differs
         return None
 
