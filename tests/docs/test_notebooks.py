@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom, and a cell that is said to fail does fail."""
 
+import re
 from pathlib import Path
 
 import jupytext
@@ -35,6 +36,12 @@ def cells_that_should_have_raised(notebook: NotebookNode) -> list[str]:
     ]
 
 
+def is_defined(name: str, file: str) -> bool:
+    """Whether the file exists and binds the name at its top level."""
+    definition = re.compile(rf"^(?:(?:def|class) {name}\b|{name}\b.* = )", re.MULTILINE)
+    return (ROOT / file).exists() and bool(definition.search((ROOT / file).read_text()))
+
+
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
 def test_notebook_runs(path):
     """Untagged cells succeed, and cells tagged raises-exception raise."""
@@ -42,6 +49,14 @@ def test_notebook_runs(path):
     execute(notebook, path.parent)
 
     assert [] == cells_that_should_have_raised(notebook)
+
+
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+def test_code_that_the_notebook_points_at_exists(path):
+    """Where the text says `name` in `file.py`, the file is there and has the name."""
+    pointers = re.findall(r"`(\w+)` in\s+`([\w/]+\.py)`", path.read_text())
+
+    assert [] == [pointer for pointer in pointers if not is_defined(*pointer)]
 
 
 def test_there_are_notebooks():
