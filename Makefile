@@ -33,7 +33,7 @@ test: $(STAMP)  ## all tests: unit, rules, lesson, doctests, README, notebooks
 check: $(STAMP)  ## linter, formatter and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyrefly check
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
 format: $(STAMP)  ## let ruff mend and format the code
 	$(BIN)/ruff check --fix
