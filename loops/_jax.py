@@ -1,0 +1,690 @@
+"""The one door to JAX's internals and to names that differ between JAX versions.
+
+No other file of this project may import `jax._src`, `jax.interpreters` or `jax.extend`; a test keeps
+it so. Each private name below says in one line why no public one serves. Differences between JAX
+versions are found by looking at what the installed JAX offers, not by comparing version numbers,
+because a release candidate or a nightly may have either form.
+
+A *closed jaxpr* is called `jaxpr` throughout this project: JAX 0.12 merged the open and the closed
+form into one class, and earlier releases keep them apart.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import JaxprEqn, Literal, Primitive, Var  # noqa: F401
+
+# Private: callables' names and source lines for JAX's own messages; there is no public maker.
+from jax._src import api_util
+
+# Private: the effects of `jax.experimental.io_callback`.
+from jax._src import callback as _callback
+
+# Private: `disable_jit`, `enable_checks` and their kin have no public reader.
+from jax._src import config
+
+# Private: typechecks, eager constants and effects of jaxprs are only there.
+from jax._src import core
+
+# Private: the eager path that compiles one primitive.
+from jax._src import dispatch
+
+# Private: which effects a loop may have is a registry without a public name.
+from jax._src import effects as jax_effects
+
+# Private: frames of this package are hidden from source lines as JAX's own are.
+from jax._src import source_info_util, traceback_util
+
+# Private: linearization, accumulators and jvp of jaxprs.
+from jax._src.interpreters import ad
+
+# Private: batching of jaxprs along chosen axes.
+from jax._src.interpreters import batching
+
+# Private: IR types of avals, constants and shardings; the public module has no way to them.
+from jax._src.interpreters import mlir
+
+# Private: tracing to jaxprs, partial evaluation and dead code of jaxprs.
+from jax._src.interpreters import partial_eval as pe
+
+# Private: the MLIR bindings and the StableHLO dialect that JAX itself lowers with.
+from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import hlo
+
+# Private: an uninitialised buffer that carries a memory space; `jax.lax.empty` cannot.
+from jax._src.lax.lax import empty2 as _empty_scalar
+
+# Private: the mesh that arrays with explicit sharding are made under.
+from jax._src.mesh import use_abstract_mesh
+
+# Private: mutable arrays' type.
+from jax._src.state.types import AbstractRef
+
+# Private: caches that hold a jaxpr weakly and know JAX's tracing context.
+from jax._src.util import weakref_lru_cache
+
+Jaxpr = Any  # a closed jaxpr: ClosedJaxpr before JAX 0.12, Jaxpr since
+Aval = Any  # an abstract value; jax.core.AbstractValue has none of its subclasses' attributes
+
+# ---------------------------------------------------------------- trees of values
+
+try:  # since JAX 0.11 in a module of its own
+    from jax._src import flattree as _flat_tree
+except ImportError:
+    from jax._src.tree_util import FlatTree as _flat_tree  # type: ignore
+
+flatten_tree = _flat_tree.flatten
+pack_trees = _flat_tree.pack
+
+
+# ---------------------------------------------------------------- tracing
+
+
+def cached_weakly(fun: Callable) -> Callable:
+    """Cache a function of one hashable object, which the cache holds weakly."""
+    return weakref_lru_cache(fun, trace_context_in_key=False)
+
+
+def cached_by_jaxpr(fun: Callable) -> Callable:
+    """Cache a function of a jaxpr, held weakly, and of hashable values."""
+    return weakref_lru_cache(fun)
+
+
+class TracedFunction(NamedTuple):
+    """A function traced to a jaxpr: `jaxpr` takes `consts` first, then the flat arguments."""
+
+    jaxpr: Jaxpr
+    consts: list[Any]
+    out_tree: Any
+    out_avals: list[Aval]
+
+
+def trace_function(fun: Callable, arg_avals: Sequence[Any], debug_info: Any) -> TracedFunction:
+    """Trace `fun` on flat trees of avals, one for each positional argument.
+
+    The trace is cached by the identity of `fun`, its argument types and JAX's tracing context.
+    """
+    in_avals = pack_trees((tuple(arg_avals), {}))
+    closed, out = pe.trace_to_jaxpr(fun, in_avals, debug_info)
+    jaxpr, consts = pe.separate_consts(closed)
+    return TracedFunction(jaxpr, list(consts), out.tree, list(out))
+
+
+def trace_flat(fun: Callable, avals: Sequence[Aval], debug_info: Any) -> TracedFunction:
+    """Trace a function of flat arguments that returns a flat list."""
+    return trace_function(fun, [flatten_tree(aval) for aval in avals], debug_info)
+
+
+def debug_info(traced_for: str, fun: Callable, *args: Any) -> Any:
+    """The names of `fun` and of its arguments, for JAX's error messages."""
+    return api_util.debug_info(traced_for, fun, args, {})
+
+
+def with_unnamed_argument(debug: Any, position: int) -> Any:
+    """Debug info for a function with one flat argument more, which has no name."""
+    names = debug.arg_names
+    if names is None:
+        return debug
+    return debug._replace(arg_names=(*names[:position], "", *names[position:]))
+
+
+def trace_closed(fun: Callable, avals: Sequence[Aval], debug_info: Any) -> Jaxpr:
+    """Trace a function of flat arguments that returns a flat list; constants stay inside."""
+    in_avals = pack_trees((tuple(flatten_tree(aval) for aval in avals), {}))
+    return pe.trace_to_jaxpr(fun, in_avals, debug_info)[0]
+
+
+def without_names(jaxpr: Jaxpr) -> Any:
+    """The debug info of a jaxpr whose inputs and outputs have been rearranged."""
+    return jaxpr.jaxpr.debug_info.with_unknown_names()
+
+
+# ---------------------------------------------------------------- jaxprs
+
+
+def inputs_as_consts(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Any]]:
+    """The same jaxpr with the constants that it holds as its leading inputs, and those constants."""
+    jaxpr, consts = pe.separate_consts(jaxpr)
+    return jaxpr, list(consts)
+
+
+def build_jaxpr(
+    jaxpr: Jaxpr, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]
+) -> Jaxpr:
+    """A jaxpr of the given inputs, outputs and equations, with the constants of `jaxpr`."""
+    inner = jaxpr.jaxpr
+    effects = pe.make_jaxpr_effects(inner.constvars, invars, outvars, eqns)
+    new = inner.replace(
+        invars=list(invars),
+        outvars=list(outvars),
+        eqns=list(eqns),
+        effects=effects,
+        debug_info=inner.debug_info.with_unknown_names(),
+    )
+    return jaxpr.replace(jaxpr=new)
+
+
+def permute(
+    jaxpr: Jaxpr, inputs: Sequence[int], outputs: Sequence[int] | None = None
+) -> Jaxpr:
+    """Reorder inputs by position, and reorder or drop outputs.
+
+    Before: [in_0, in_1, ...] -> [out_0, out_1, ...]
+    After:  [in_inputs[0], in_inputs[1], ...] -> [out_outputs[0], ...]
+    """
+    num_inputs, num_outputs = len(jaxpr.in_avals), len(jaxpr.out_avals)
+    in_order = tuple(inputs)
+    out_order = tuple(range(num_outputs)) if outputs is None else tuple(outputs)
+    assert sorted(in_order) == list(range(num_inputs)), (in_order, num_inputs)
+    if in_order == tuple(range(num_inputs)) and out_order == tuple(range(num_outputs)):
+        return jaxpr
+    return _permute(jaxpr, in_order, out_order)
+
+
+def _permute_uncached(jaxpr: Jaxpr, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Jaxpr:
+    inner = jaxpr.jaxpr
+    names, paths = inner.debug_info.arg_names, inner.debug_info.result_paths
+    has_paths = isinstance(paths, (tuple, list)) and len(paths) == len(inner.outvars)
+    debug = inner.debug_info._replace(
+        arg_names=None if names is None else tuple(names[i] for i in inputs),
+        result_paths=tuple(paths[i] for i in outputs) if has_paths else None,
+    )
+    new = inner.replace(
+        invars=[inner.invars[i] for i in inputs],
+        outvars=[inner.outvars[i] for i in outputs],
+        debug_info=debug,
+    )
+    return jaxpr.replace(jaxpr=new)
+
+
+_permute = weakref_lru_cache(_permute_uncached, trace_context_in_key=False)
+
+
+def _with_unused_inputs(jaxpr: Jaxpr, avals: tuple[Aval, ...]) -> Jaxpr:
+    inner = jaxpr.jaxpr
+    new_variable = core.gensym()
+    invars = [*inner.invars, *(new_variable(aval) for aval in avals)]
+    names = inner.debug_info.arg_names
+    if names is not None:
+        names = (*names, *[""] * len(avals))
+    debug = inner.debug_info._replace(arg_names=names)
+    return jaxpr.replace(jaxpr=inner.replace(invars=invars, debug_info=debug))
+
+
+_with_unused_inputs_cached = weakref_lru_cache(_with_unused_inputs, trace_context_in_key=False)
+
+
+variable_maker = core.gensym
+
+
+def with_unused_inputs(jaxpr: Jaxpr, avals: Sequence[Aval]) -> Jaxpr:
+    """The same jaxpr with more inputs at the end, which it does not read."""
+    return _with_unused_inputs_cached(jaxpr, tuple(avals)) if avals else jaxpr
+
+
+def forwarded_inputs(jaxpr: Jaxpr) -> list[int | None]:
+    """For each output the position of the input that it is, or None."""
+    return pe._jaxpr_forwarding(jaxpr.jaxpr)
+
+
+def _find_call_primitive() -> tuple[Primitive, str]:
+    # The call-like primitive that the lowering inlines moved and renamed its parameter in 0.12.
+    if hasattr(core, "eval_jaxpr_p"):
+        return core.eval_jaxpr_p, "call_jaxpr"
+    from jax._src.lax.eval_jaxpr import eval_jaxpr_p  # private: the same primitive before 0.12
+
+    return eval_jaxpr_p, "jaxpr"
+
+
+_call_p, _call_parameter = _find_call_primitive()
+
+
+def call_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:
+    """Evaluate a jaxpr as one equation that the lowering inlines."""
+    return _call_p.bind(*args, **{_call_parameter: jaxpr})
+
+
+def staged_call_equation(
+    jaxpr: Jaxpr, invars: Sequence[Any], outvars: Sequence[Any], like: JaxprEqn
+) -> JaxprEqn:
+    """An equation that evaluates `jaxpr`, with the source line and context of `like`."""
+    effects = core.eqn_effects(jaxpr, invars)
+    params = {"call_jaxpr": jaxpr}
+    return core.new_jaxpr_eqn(
+        invars, outvars, core.closed_call_p, params, effects, like.source_info, like.ctx
+    )
+
+
+def new_equation(
+    primitive: Primitive,
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    params: dict[str, Any],
+    like: JaxprEqn,
+) -> JaxprEqn:
+    """An equation of `primitive`, its effects computed, with the source line of `like`."""
+    _, effects = primitive.abstract_eval(*[v.aval for v in invars], **params)
+    return core.new_jaxpr_eqn(
+        invars, outvars, primitive, params, effects, like.source_info, like.ctx
+    )
+
+
+# ---------------------------------------------------------------- forward mode and linearization
+
+Zero = ad.Zero
+instantiate_zeros = ad.instantiate_zeros
+jvp_jaxpr = ad.jvp_jaxpr
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent or cotangent is a symbolic zero."""
+    return type(tangent) is Zero
+
+
+def zero_tangent(primal: Any) -> Any:
+    """The symbolic zero tangent of a primal value (float0 for integers and booleans)."""
+    return Zero(jax.typeof(primal).to_tangent_aval())
+
+
+class Linearization(NamedTuple):
+    """A body split into what runs now and what is linear in the tangents.
+
+    primal_jaxpr:  [*primals_in] -> [*primals_out, *residuals]
+    tangent_jaxpr: [*residuals, *nonzero tangents_in] -> [*nonzero tangents_out]
+
+    The last residuals belong to `structured`, a tree that JAX wants back in its own shape (or None
+    where the installed JAX has no structured residuals).
+    """
+
+    primal_jaxpr: Jaxpr
+    tangent_jaxpr: Jaxpr
+    nonzeros_out: list[bool]
+    structured: Any
+
+
+def linearize_jaxpr(
+    jaxpr: Jaxpr, nonzeros: Sequence[bool], instantiate: Sequence[bool], is_vjp: bool
+) -> Linearization:
+    """Linearize a jaxpr. No residual is left out for being an input: callers look for that."""
+    primal, about_residuals, nonzeros_out, _, tangent = ad.linearize_jaxpr(
+        jaxpr, nonzeros, instantiate=list(instantiate), allow_fwds=False, is_vjp=is_vjp
+    )
+    if isinstance(about_residuals, int):  # before JAX 0.12: the number of residuals
+        return Linearization(primal, tangent, list(nonzeros_out), None)
+    _, unstructured, structured = about_residuals.unpack()
+    num_plain, num_structured = len(unstructured), len(structured)
+    num_tangents = len(tangent.in_avals) - num_plain - num_structured
+    # Before: [*unstructured, *tangents, *structured]   After: [*unstructured, *structured, *tangents]
+    order = [
+        *range(num_plain),
+        *range(num_plain + num_tangents, len(tangent.in_avals)),
+        *range(num_plain, num_plain + num_tangents),
+    ]
+    return Linearization(primal, permute(tangent, order), list(nonzeros_out), structured)
+
+
+STRUCTURED_RESIDUALS = hasattr(ad, "vjp_node")
+
+
+def linearize_result(
+    primals_out: list[Any],
+    nonzeros_out: list[bool],
+    residuals: list[Any],
+    structured: Any,
+    tangent_fun: Callable[..., list[Any]],
+) -> tuple[Any, ...]:
+    """What a linearization rule returns to the installed JAX.
+
+    `tangent_fun(residuals, structured, *tangents)` gets both kinds of residuals.
+    """
+    if STRUCTURED_RESIDUALS:
+        return primals_out, nonzeros_out, residuals, structured, tangent_fun
+    return primals_out, nonzeros_out, residuals, lambda res, *ts: tangent_fun(res, None, *ts)
+
+
+def tangent_primitive(primitive: Primitive, is_vjp: bool) -> Primitive:
+    """The primitive that a tangent program binds: JAX 0.12 marks those that only a vjp reads."""
+    return ad.vjp_node(primitive) if is_vjp and STRUCTURED_RESIDUALS else primitive
+
+
+# ---------------------------------------------------------------- reverse mode
+
+GradAccum, RefAccum, ValAccum, NullAccum = ad.GradAccum, ad.RefAccum, ad.ValAccum, ad.NullAccum
+
+
+def backward_pass(jaxpr: Jaxpr, primals: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+    """Pull cotangents back through a linear jaxpr into the accumulators among `primals`.
+
+    Returns the log that transposition rules wrote, which is always empty before JAX 0.12.
+    """
+    log = ad.backward_pass3(jaxpr.jaxpr, False, jaxpr.consts, primals, cotangents)
+    return {} if log is None else log
+
+
+def zeros_like_aval(aval: Aval) -> Any:
+    """An array of zeros of a cotangent's type."""
+    return ad.zeros_like_aval(aval)
+
+
+# ---------------------------------------------------------------- partial evaluation
+
+
+class SplitJaxpr(NamedTuple):
+    """A body split by what is known.
+
+    known_jaxpr:   [*known inputs] -> [*known outputs, *residuals]
+    unknown_jaxpr: [*residuals, *unknown inputs] -> [*unknown outputs]
+    """
+
+    known_jaxpr: Jaxpr
+    unknown_jaxpr: Jaxpr
+    unknowns_out: list[bool]
+
+
+def split_known(
+    jaxpr: Jaxpr, unknowns: Sequence[bool], instantiate: Sequence[bool]
+) -> SplitJaxpr:
+    """Split a jaxpr by data dependence on its unknown inputs."""
+    known, unknown, unknowns_out, _ = pe.partial_eval_jaxpr_nounits(
+        jaxpr, list(unknowns), list(instantiate)
+    )
+    return SplitJaxpr(known, unknown, list(unknowns_out))
+
+
+class SplitForCheckpoint(NamedTuple):
+    """A body split under a checkpoint policy.
+
+    known_jaxpr:  [*known inputs] -> [*known outputs, *residuals]
+    staged_jaxpr: [*residuals, *all inputs] -> [*all outputs]
+    """
+
+    known_jaxpr: Jaxpr
+    staged_jaxpr: Jaxpr
+    unknowns_out: list[bool]
+    num_residuals: int
+
+
+def split_for_checkpoint(
+    jaxpr: Jaxpr, unknowns: Sequence[bool], ensure_unknown: Sequence[bool], policy: Callable
+) -> SplitForCheckpoint:
+    """Split a jaxpr into what runs forwards and what is run again, saving what the policy says."""
+    known, staged, unknowns_out, _, num_residuals = pe.partial_eval_jaxpr_custom(
+        jaxpr.jaxpr,
+        in_unknowns=list(unknowns),
+        in_inst=True,
+        ensure_out_unknowns=list(ensure_unknown),
+        ensure_out_inst=True,
+        saveable=policy,
+    )
+    return SplitForCheckpoint(
+        pe.close_jaxpr(known), pe.close_jaxpr(staged), list(unknowns_out), num_residuals
+    )
+
+
+def unknown_outputs(
+    trace: Any, primitive: Primitive, inputs: Sequence[Any], avals: Sequence[Aval], params: dict
+) -> list[Any]:
+    """Stage an equation into the unknown program of a partial evaluation, and return its outputs."""
+    tracers_in = [trace.instantiate_const(trace.to_jaxpr_tracer(x)) for x in inputs]
+    tracers_out = [pe.JaxprTracer(trace, pe.PartialVal.unknown(a), None) for a in avals]
+    stack = source_info_util.current_name_stack()[len(trace.name_stack) :]
+    source = source_info_util.current().replace(name_stack=stack)
+    _, effects = primitive.abstract_eval(*[t.aval for t in tracers_in], **params)
+    equation = pe.new_eqn_recipe(
+        trace, tracers_in, tracers_out, primitive, params, effects, source
+    )
+    for tracer in tracers_out:
+        tracer.recipe = equation
+    if jax_effects.partial_eval_kept_effects.filter_in(effects):
+        trace.effect_handles.append(pe.EffectHandle(tracers_in, equation))
+    return tracers_out
+
+
+# ---------------------------------------------------------------- dead code
+
+_DCE_KNOWS_LIVE_INPUTS = "live_inputs" in inspect.signature(pe.dce_jaxpr).parameters
+
+
+class DeadCodeResult(NamedTuple):
+    """A jaxpr without what no used output needs."""
+
+    jaxpr: Jaxpr
+    used_inputs: list[bool]
+
+
+def eliminate_dead_code(
+    jaxpr: Jaxpr,
+    used_outputs: Sequence[bool],
+    keep_inputs: Sequence[bool],
+    live_inputs: Sequence[bool] | None = None,
+) -> DeadCodeResult:
+    """Drop unused outputs and what only they need. `live_inputs`: Refs that are read afterwards."""
+    live = {}
+    if _DCE_KNOWS_LIVE_INPUTS and live_inputs is not None:
+        live["live_inputs"] = list(live_inputs)
+    inner, used = pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs), list(keep_inputs), **live)
+    if inner is jaxpr.jaxpr:
+        return DeadCodeResult(jaxpr, list(used))
+    return DeadCodeResult(jaxpr.replace(jaxpr=inner), list(used))
+
+
+def register_dead_code_rule(primitive: Primitive, rule: Callable) -> None:
+    """Register `rule(used_outputs, live_inputs, equation)`; older JAX has no live inputs."""
+    if _DCE_KNOWS_LIVE_INPUTS:
+        pe.dce_rules[primitive] = rule
+    else:
+        pe.dce_rules[primitive] = lambda used, eqn: rule(used, [True] * len(eqn.invars), eqn)
+
+
+def must_keep(equation: JaxprEqn, live_inputs: Sequence[bool]) -> bool:
+    """Whether an equation has effects that forbid dropping it."""
+    if _DCE_KNOWS_LIVE_INPUTS:
+        return pe.has_effects(equation, live_inputs)
+    return pe.has_effects(equation)
+
+
+# ---------------------------------------------------------------- types
+
+mapped_leading_aval = core.mapped_leading_aval
+unmapped_leading_aval = core.unmapped_leading_aval
+JaxprTypeError = core.JaxprTypeError
+types_match = core.typematch
+types_compatible = core.typecompat
+
+
+def is_ref(aval: Aval) -> bool:
+    """Whether a type is that of a mutable array."""
+    return isinstance(aval, AbstractRef)
+
+
+def positional_effects(jaxpr: Jaxpr) -> Any:
+    """The effects of a jaxpr with inputs named by position, as abstract evaluation wants them."""
+    return core.positional_effects(jaxpr)
+
+
+def renumber_effects(effects: Any, new_position: Callable[[int], int]) -> set[Any]:
+    """Effects on inputs named by position, with the positions changed."""
+    return {
+        e.replace(new_position(e.input)) if isinstance(e, jax_effects.JaxprInputEffect) else e
+        for e in effects
+    }
+
+
+def callback_effects(effects: Any) -> list[Any]:
+    """The effects of `io_callback`, which may change the world outside and must run exactly once."""
+    kinds = (_callback._IOEffect, _callback._OrderedIOEffect)
+    return [e for e in effects if e in kinds]
+
+
+def forbidden_effects(effects: Any) -> list[Any]:
+    """The effects that no loop body may have."""
+    return jax_effects.control_flow_allowed_effects.filter_not_in(effects)
+
+
+def ordered_effects(effects: Any) -> list[Any]:
+    """The effects whose order the lowering keeps with tokens."""
+    return jax_effects.ordered_effects.filter_in(effects)
+
+
+def is_symbolic_dimension(value: Any) -> bool:
+    """Whether a value is a dimension of unknown size (jax.export)."""
+    return core.is_symbolic_dim(value)
+
+
+def symbolic_value(dimension: Any) -> Any:
+    """A symbolic dimension as an integer array."""
+    return core.dimension_as_value(dimension)
+
+
+def concrete_int(value: Any, what: str) -> Any:
+    """`value`, which must not be traced."""
+    return core.concrete_or_error(None, value, what)
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether a value is known while tracing."""
+    return core.is_concrete(value)
+
+
+# ---------------------------------------------------------------- configuration and source lines
+
+api_boundary = traceback_util.api_boundary
+
+
+def register_package(folder: str) -> None:
+    """Hide this package's frames from JAX's tracebacks and source lines."""
+    source_info_util.register_exclusion(folder)
+    traceback_util.register_exclusion(folder)
+
+
+def disable_jit() -> bool:
+    """Whether `jax.disable_jit` is on."""
+    return config.disable_jit.value
+
+
+def check_ref_arguments(debug: Any, args: Sequence[Any], avals: Sequence[Aval]) -> None:
+    """Refuse Refs that were transformed (`ref.at[...]`) or that occur twice among the arguments."""
+    api_util.check_no_transformed_refs_args(lambda: debug, list(args))
+    if config.mutable_array_checks.value:
+        api_util.check_no_aliased_ref_args(lambda: debug, list(avals), list(args))
+
+
+def check_closed_over_refs(debug: Any, consts: Sequence[Any], args: Sequence[Any]) -> None:
+    """Refuse a Ref that the body closes over and also gets as an argument."""
+    if config.mutable_array_checks.value:
+        api_util._check_no_aliased_closed_over_refs(debug, list(consts), list(args))
+
+
+# ---------------------------------------------------------------- batching
+
+move_axis = batching.moveaxis
+
+
+def batch_jaxpr(
+    jaxpr: Jaxpr, axis: Any, in_axes: Sequence[int | None], batched_out: Sequence[bool]
+) -> tuple[Jaxpr, list[bool]]:
+    """Batch a jaxpr; outputs marked in `batched_out` are batched whether they depend on it or not."""
+    out_axes = [0 if b else batching.zero_if_mapped for b in batched_out]
+    batched, is_batched = batching.batch_jaxpr_axes(jaxpr, axis, list(in_axes), out_axes)
+    return batched, list(is_batched)
+
+
+def batch_jaxpr_to_axes(
+    jaxpr: Jaxpr, axis: Any, in_axes: Sequence[int | None], out_axes: Sequence[int | None]
+) -> Jaxpr:
+    """Batch a jaxpr with a chosen axis for each output."""
+    return batching.batch_jaxpr_axes(jaxpr, axis, list(in_axes), list(out_axes))[0]
+
+
+def broadcast_along(x: Any, axis: Any, position: int) -> Any:
+    """Copy an unbatched value along the batch axis."""
+    return batching.broadcast(x, axis.size, position, axis.explicit_mesh_axis)
+
+
+# ---------------------------------------------------------------- lowering
+
+lower_function = mlir.lower_fun
+register_lowering = mlir.register_lowering
+
+
+def apply_primitive(primitive: Primitive) -> Callable:
+    """The implementation that compiles one primitive and runs it."""
+
+    def run(*args: Any, **params: Any) -> Any:
+        return dispatch.apply_primitive(primitive, *args, **params)
+
+    return run
+
+
+def uninitialised(prefix: tuple[Any, ...], aval: Aval) -> Any:
+    """A buffer of shape `(*prefix, *aval.shape)` whose contents do not matter yet."""
+    spec = aval.sharding.spec.update(
+        partitions=(*(None for _ in prefix), *aval.sharding.spec.partitions)
+    )
+    sharding = aval.sharding.update(spec=spec)
+    if sharding.mesh.empty:
+        sharding = sharding.update(mesh=jax.sharding.get_abstract_mesh())
+    scalar = _empty_scalar(aval.dtype, memory_space=aval.memory_space)
+    scalar = core.pvary(scalar, tuple(aval.mat.varying))
+    with use_abstract_mesh(sharding.mesh):
+        return jax.lax.broadcast(scalar, (*prefix, *aval.shape), out_sharding=sharding)
+
+
+def mesh_of(x: Any) -> Any:
+    """A context in which operations see the mesh of an array's type."""
+    return use_abstract_mesh(jax.typeof(x).sharding.mesh)
+
+
+class LoweringBlocks:
+    """Helpers to lower jaxprs into the regions of a StableHLO operation."""
+
+    def __init__(self, ctx: Any):
+        self.ctx = ctx
+
+    def types(self, avals: Sequence[Aval]) -> list[Any]:
+        """The IR types of each aval; a value may be several IR values."""
+        return [mlir._aval_to_ir_types(self.ctx.module_context, a) for a in avals]
+
+    def lower(self, jaxpr: Jaxpr, name_stack: Any, tokens: Any, args: Sequence[Any]) -> Any:
+        """Inline a jaxpr here: its results and the tokens afterwards."""
+        inner = jaxpr.jaxpr
+        consts = mlir.ir_consts(jaxpr.consts, [v.aval for v in inner.constvars])
+        return mlir.jaxpr_subcomp(
+            self.ctx.module_context,
+            inner,
+            name_stack,
+            tokens,
+            consts,
+            *args,
+            dim_var_values=self.ctx.dim_var_values,
+            const_lowering=self.ctx.const_lowering,
+            outer_traceback=self.ctx.traceback,
+        )
+
+    def with_sharding(self, value: Any, aval: Aval) -> Any:
+        """Constrain a result to the sharding that its type carries."""
+        return mlir.lower_with_sharding_in_types(self.ctx, value, aval)
+
+
+ir_trees = mlir.ir_tree_registry
+no_tokens = mlir.TokenSet
+token_type = mlir.token_type
+hlo_while = hlo.WhileOp
+hlo_return = hlo.return_
+insertion_point = ir.InsertionPoint
+
+# ---------------------------------------------------------------- registries of rules
+
+primitive_jvps = ad.primitive_jvps
+primitive_linearizations = ad.primitive_linearizations
+primitive_transposes = ad.primitive_transposes
+accumulating_transposes = ad.fancy_transposes
+primitive_batchers = batching.fancy_primitive_batchers
+partial_eval_rules = pe.custom_partial_eval_rules
+checkpoint_rules = pe.partial_eval_jaxpr_custom_rules
+typecheck_rules = core.custom_typechecks

@@ -1,0 +1,1 @@
+"""The two primitives, `scan_p` and `while_p`: parameters, abstract evaluation and lowering."""

@@ -1,0 +1,27 @@
+"""What each of JAX's transformations does with a loop; one file a transformation.
+
+Importing this package registers the rules with JAX. Within a file the order is: scan's rule and its
+registration, then while's.
+"""
+
+from loops.rules import (
+    batching,
+    checkpoint,
+    dead_code,
+    forward_mode,
+    linearization,
+    partial_evaluation,
+    transposition,
+    typechecks,
+)
+
+__all__ = [
+    "batching",
+    "checkpoint",
+    "dead_code",
+    "forward_mode",
+    "linearization",
+    "partial_evaluation",
+    "transposition",
+    "typechecks",
+]

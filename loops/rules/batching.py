@@ -1,0 +1,223 @@
+"""vmap: only what depends on the batch gets a batch axis.
+
+A part of the carry is batched if its init is, or if a step makes it so: a fixpoint. A while loop
+whose predicate is batched runs until the last lane is done, and a lane that is done keeps its carry;
+so then the whole carry is batched, save the parts that the body hands on unchanged, which become
+constants of condition and body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from loops import _jax
+from loops.primitives.layout import (
+    WhileInputs,
+    merge,
+    partition,
+    split_scan_inputs,
+    split_scan_outputs,
+    split_while_inputs,
+)
+from loops.primitives.scan import scan_p
+from loops.primitives.while_loop import while_p
+from loops.rules.fixpoint import grow_to_fixpoint
+
+Dims = Sequence[int | None]
+
+
+def scan_batch(
+    axis: Any,
+    args: Sequence[Any],
+    dims: Dims,
+    *,
+    jaxpr: Any,
+    num_consts: int,
+    num_carry: int,
+    **params: Any,
+) -> tuple[list[Any], list[int | None]]:
+    """Run one scan over all lanes: the batch axis comes first in the carry and second in xs and ys."""
+    consts, carry, xs = split_scan_inputs(args, num_consts, num_carry)
+    const_dims, carry_dims, xs_dims = split_scan_inputs(dims, num_consts, num_carry)
+    xs, row_axes = _batch_axis_after_rows(xs, xs_dims)
+    num_ys = len(jaxpr.out_avals) - num_carry
+
+    def transform(carry_batched: list[bool]) -> tuple[Any, list[bool]]:
+        in_axes = [*const_dims, *(0 if b else None for b in carry_batched), *row_axes]
+        result = _jax.batch_jaxpr(jaxpr, axis, in_axes, [*carry_batched, *[False] * num_ys])
+        return result, result[1][:num_carry]
+
+    carry_batched, (batched, out_batched) = grow_to_fixpoint(
+        [d is not None for d in carry_dims], transform
+    )
+    new_axes = [0 if b else None for b in carry_batched]
+    outputs = scan_p.bind(
+        *consts,
+        *_move_axes(axis, carry, carry_dims, new_axes),
+        *xs,
+        jaxpr=batched,
+        num_consts=num_consts,
+        num_carry=num_carry,
+        **params,
+    )
+    ys_batched = split_scan_outputs(out_batched, num_carry).ys
+    return outputs, [*new_axes, *(1 if b else None for b in ys_batched)]
+
+
+_jax.primitive_batchers[scan_p] = scan_batch
+
+
+def _batch_axis_after_rows(xs: Sequence[Any], dims: Dims) -> tuple[list[Any], list[int | None]]:
+    """The xs with their batch axis behind the axis that is scanned over, and where rows have it.
+
+    A Ref's memory cannot be transposed, so its batch axis stays where it is.
+    """
+    moved, row_axes = [], []
+    for x, dim in zip(xs, dims, strict=True):
+        if dim is None or not _jax.is_ref(jax.typeof(x)):
+            moved.append(x if dim in (None, 1) else _jax.move_axis(x, dim, 1))
+            row_axes.append(None if dim is None else 0)
+            continue
+        if dim == 0:
+            raise NotImplementedError(
+                "vmap of a scan over a Ref batched along its leading axis, which is the axis that is "
+                "scanned over. Batch the Ref along another axis, or scan over an array."
+            )
+        moved.append(x)
+        row_axes.append(dim - 1)
+    return moved, row_axes
+
+
+def _move_axes(axis: Any, values: Sequence[Any], old: Dims, new: Dims) -> list[Any]:
+    """Values with their batch axis moved, or with a new one."""
+    moved = []
+    for x, before, after in zip(values, old, new, strict=True):
+        if before is None and after is not None:
+            x = _jax.broadcast_along(x, axis, after)
+        elif before != after:
+            x = _jax.move_axis(x, before, after)
+        moved.append(x)
+    return moved
+
+
+class Loop(NamedTuple):
+    """A while loop's two jaxprs and its inputs, or the batch axes of those."""
+
+    cond_jaxpr: Any
+    body_jaxpr: Any
+    inputs: WhileInputs
+    dims: WhileInputs
+
+
+def while_batch(
+    axis: Any,
+    args: Sequence[Any],
+    dims: Dims,
+    *,
+    cond_jaxpr: Any,
+    cond_nconsts: int,
+    body_jaxpr: Any,
+    body_nconsts: int,
+) -> tuple[list[Any], list[int | None]]:
+    """Run one while loop over all lanes."""
+    loop = Loop(
+        cond_jaxpr,
+        body_jaxpr,
+        split_while_inputs(args, cond_nconsts, body_nconsts),
+        split_while_inputs(dims, cond_nconsts, body_nconsts),
+    )
+    carry_batched = _batched_carry(axis, loop)
+    if not _predicate_is_batched(axis, loop, carry_batched):
+        return _bind_batched(axis, loop, carry_batched, predicate_batched=False)
+    _refuse_effects_in_lanes(loop)
+    loop, read_only = _read_only_carry_as_consts(loop)
+    kept, constants = partition(read_only, split_while_inputs(args, cond_nconsts, body_nconsts).carry)
+    _, constant_dims = partition(read_only, split_while_inputs(dims, cond_nconsts, body_nconsts).carry)
+    outputs, out_dims = _bind_batched(axis, loop, [True] * len(kept), predicate_batched=True)
+    return merge(read_only, outputs, constants), merge(read_only, out_dims, constant_dims)
+
+
+_jax.primitive_batchers[while_p] = while_batch
+
+
+def _batched_carry(axis: Any, loop: Loop) -> list[bool]:
+    """The parts of the carry that are batched, whatever the predicate is."""
+
+    def transform(carry_batched: list[bool]) -> tuple[None, list[bool]]:
+        in_axes = [*loop.dims.body_consts, *(0 if b else None for b in carry_batched)]
+        return None, _jax.batch_jaxpr(loop.body_jaxpr, axis, in_axes, carry_batched)[1]
+
+    return grow_to_fixpoint([d is not None for d in loop.dims.carry], transform)[0]
+
+
+def _predicate_is_batched(axis: Any, loop: Loop, carry_batched: Sequence[bool]) -> bool:
+    in_axes = [*loop.dims.cond_consts, *(0 if b else None for b in carry_batched)]
+    return _jax.batch_jaxpr(loop.cond_jaxpr, axis, in_axes, [False])[1][0]
+
+
+def _read_only_carry_as_consts(loop: Loop) -> tuple[Loop, list[bool]]:
+    """Make constants of condition and body out of the carry that the body hands on unchanged.
+
+    cond: [*consts, *carry]               ->  [*consts, *read-only, *others]  (order of inputs)
+    body: [*consts, *carry] -> [*carry]   ->  [*consts, *read-only, *others] -> [*others]
+    """
+    num_cond, num_body, _ = map(len, loop.inputs)
+    sources = _jax.forwarded_inputs(loop.body_jaxpr)
+    read_only = [source == num_body + i for i, source in enumerate(sources)]
+    others, fixed = partition(read_only, range(len(sources)))
+    order = lambda n: [*range(n), *(n + i for i in fixed), *(n + i for i in others)]
+
+    def regroup(groups: WhileInputs) -> WhileInputs:
+        changing, constant = partition(read_only, groups.carry)
+        return WhileInputs(
+            [*groups.cond_consts, *constant], [*groups.body_consts, *constant], changing
+        )
+
+    cond_jaxpr = _jax.permute(loop.cond_jaxpr, order(num_cond))
+    body_jaxpr = _jax.permute(loop.body_jaxpr, order(num_body), others)
+    return Loop(cond_jaxpr, body_jaxpr, regroup(loop.inputs), regroup(loop.dims)), read_only
+
+
+def _bind_batched(
+    axis: Any, loop: Loop, carry_batched: Sequence[bool], predicate_batched: bool
+) -> tuple[list[Any], list[int | None]]:
+    """Bind the loop with a batch axis in the marked parts of the carry.
+
+    The predicate's axes come first in the carry's shapes. A batch axis that the predicate does not
+    have therefore comes after those that it has from earlier batching.
+    """
+    position = 0 if predicate_batched else len(loop.cond_jaxpr.out_avals[0].shape)
+    carry_axes = [position if b else None for b in carry_batched]
+    body_jaxpr = _jax.batch_jaxpr_to_axes(
+        loop.body_jaxpr, axis, [*loop.dims.body_consts, *carry_axes], carry_axes
+    )
+    cond_jaxpr = _jax.batch_jaxpr_to_axes(
+        loop.cond_jaxpr,
+        axis,
+        [*loop.dims.cond_consts, *carry_axes],
+        [0 if predicate_batched else None],
+    )
+    outputs = while_p.bind(
+        *loop.inputs.cond_consts,
+        *loop.inputs.body_consts,
+        *_move_axes(axis, loop.inputs.carry, loop.dims.carry, carry_axes),
+        cond_jaxpr=cond_jaxpr,
+        cond_nconsts=len(loop.inputs.cond_consts),
+        body_jaxpr=body_jaxpr,
+        body_nconsts=len(loop.inputs.body_consts),
+    )
+    return outputs, carry_axes
+
+
+def _refuse_effects_in_lanes(loop: Loop) -> None:
+    """Raise if the body would run effects for lanes that are done already."""
+    effects = _jax.callback_effects(loop.cond_jaxpr.effects | loop.body_jaxpr.effects)
+    if effects:
+        raise NotImplementedError(
+            f"vmap of a while loop whose predicate differs between lanes, with effects {effects}: "
+            "they would also run for lanes that are done. Make the predicate the same for all lanes, "
+            "or move the effect out of the loop."
+        )

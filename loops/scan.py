@@ -1,0 +1,170 @@
+"""`scan`: a function run over the leading axis of its xs, carrying state along."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax import lax
+
+from loops import _jax
+from loops.body import TracedBody, refuse_forbidden_effects, trace_scan_body, trace_to_fixpoint
+from loops.lengths import infer_length
+from loops.primitives.layout import merge, partition, split_scan_outputs
+from loops.primitives.scan import scan_p
+from loops.step_by_step import scan_step_by_step
+
+Carry = TypeVar("Carry")
+X = TypeVar("X")
+Y = TypeVar("Y")
+
+
+@_jax.api_boundary
+def scan(
+    f: Callable[[Carry, X], tuple[Carry, Y]],
+    init: Carry,
+    xs: X | None = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    _split_transpose: bool = False,
+) -> tuple[Carry, Y]:
+    """Run `f` over the leading axis of `xs`, carrying state along and stacking what it returns.
+
+    It computes what this Python function does, compiled as one loop::
+
+        def scan(f, init, xs, length=None):
+            carry, ys = init, []
+            for x in xs if xs is not None else [None] * length:
+                carry, y = f(carry, x)
+                ys.append(y)
+            return carry, stack(ys)
+
+    `init`, `xs` and what `f` returns may be any pytrees; stacking and slicing are done leaf by leaf.
+    `f` is traced once, against the types of `init`, so the carry that it returns must have exactly
+    the structure, shapes and dtypes that went in. A Python scalar in `init` is weakly typed: where
+    the body returns another dtype for it, it is converted and `f` is traced again.
+
+    Args:
+      f: the body, `(carry, x) -> (carry, y)`.
+      init: the initial carry.
+      xs: arrays of shape `(length, ...)`, or None for a loop that only counts.
+      length: the number of steps; needed where `xs` has no leaf, else checked against it.
+      reverse: run from the last row to the first. The ys keep the order of the xs.
+      unroll: how many steps one turn of the compiled loop runs; True or 0 for all of them.
+      _split_transpose: accepted so that calls written for `jax.lax` run; it changes nothing.
+
+    Returns:
+      The final carry, and the ys with a new leading axis of size `length`.
+
+    Raises:
+      checks.CarryTypeError: the carry that comes out of `f` differs in type from the one going in.
+      checks.CarryStructureError: it differs in pytree structure.
+      TypeError: `f` is not callable or returns no pair, or `length` or `unroll` is no integer.
+      ValueError: the leading axes of `xs` disagree, or nothing says how many steps to run.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> total, partial_sums = scan(lambda c, x: (c + x, c + x), 0, jnp.arange(1, 5))
+      >>> print(total, partial_sums)
+      10 [ 1  3  6 10]
+    """
+    del _split_transpose
+    if not callable(f):
+        raise TypeError(f"scan: f must be callable, got {type(f).__name__}.")
+    debug = _jax.debug_info("scan", f, init, xs)
+    return scan_named(f, init, xs, length, reverse, unroll, debug)
+
+
+def scan_named(
+    f: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    length: Any,
+    reverse: bool,
+    unroll: Any,
+    debug: Any,
+) -> Any:
+    """`scan` with the names that error messages give to the body."""
+    carry, xs_flat = _jax.flatten_tree(init), _jax.flatten_tree(xs)
+    args = [*carry, *xs_flat]
+    xs_avals = xs_flat.map(jax.typeof)
+    _jax.check_ref_arguments(debug, args, [*carry.map(jax.typeof), *xs_avals])
+    length = infer_length(xs, list(xs_flat), length)
+    unroll = steps_per_turn(unroll, length)
+    if _jax.disable_jit() and length != 0:
+        return scan_step_by_step(f, carry, xs_flat, length, reverse)
+
+    x_avals = xs_avals.map(lambda aval: _jax.mapped_leading_aval(length, aval))
+
+    def trace(carry: Any) -> tuple[TracedBody, Any]:
+        body = trace_scan_body(f, carry, x_avals, debug)
+        return body, body.carry
+
+    carry, body = trace_to_fixpoint("scan body", f, carry, trace)
+    _jax.check_closed_over_refs(debug, body.consts, args)
+    refuse_forbidden_effects("scan", body.jaxpr.effects)
+    outputs = bind_scan(body, list(carry), list(xs_flat), length, bool(reverse), unroll)
+    carry_out, ys = split_scan_outputs(outputs, len(carry))
+    return body.carry.tree.unflatten(carry_out), body.ys_tree.unflatten(ys)
+
+
+def steps_per_turn(unroll: Any, length: Any) -> int:
+    """`unroll` as an integer: 0 stands for all steps, and so does True."""
+    unroll = _jax.concrete_int(
+        unroll, "The `unroll` argument to `scan` expects a concrete `int` or `bool` value."
+    )
+    if isinstance(unroll, (bool, np.bool_)):
+        return (max(length, 1) if isinstance(length, int) else 0) if unroll else 1
+    try:
+        unroll = operator.index(unroll)
+    except TypeError:
+        raise TypeError(f"`unroll` must be a `bool` or an `int`, got {unroll!r}.") from None
+    if unroll < 0:
+        raise ValueError(f"`unroll` must be a `bool` or a non-negative `int`, got {unroll}.")
+    return unroll
+
+
+def bind_scan(
+    body: TracedBody, carry: list[Any], xs: list[Any], length: Any, reverse: bool, unroll: int
+) -> list[Any]:
+    """Bind the primitive for a traced body, leaving out what need not go through the loop.
+
+    A carry that the body hands on unchanged becomes a constant, and an x that goes straight to the
+    ys is not copied: the stacked y is the xs array itself.
+
+        Before: [*consts, *carry, *x]                     -> [*carry, *y]
+        After:  [*consts, *read-only carry, *carry, *x]   -> [*carry that changes, *y that is new]
+    """
+    num_consts, num_carry = len(body.consts), len(carry)
+    carry_source, ys_source = split_scan_outputs(_jax.forwarded_inputs(body.jaxpr), num_carry)
+    read_only = [source == num_consts + i for i, source in enumerate(carry_source)]
+    first_x = num_consts + num_carry
+    is_new = [source is None or source < first_x for source in ys_source]
+    positions = range(num_consts, first_x)
+    changing_in, read_only_in = partition(read_only, positions)
+    inputs = [*range(num_consts), *read_only_in, *changing_in, *range(first_x, first_x + len(xs))]
+    outputs = [
+        *(i for i, fixed in enumerate(read_only) if not fixed),
+        *(num_carry + i for i, new in enumerate(is_new) if new),
+    ]
+    changing, constant = partition(read_only, carry)
+    new_outputs = scan_p.bind(
+        *body.consts,
+        *constant,
+        *changing,
+        *xs,
+        jaxpr=_jax.permute(body.jaxpr, inputs, outputs),
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
+        num_consts=num_consts + len(constant),
+        num_carry=len(changing),
+    )
+    new_carry, new_ys = split_scan_outputs(new_outputs, len(changing))
+    copied = [lax.asarray(xs[s - first_x]) for s, new in zip(ys_source, is_new) if not new]
+    constant = [lax.asarray(x) for x in constant]
+    return [*merge(read_only, new_carry, constant), *merge([not n for n in is_new], new_ys, copied)]

@@ -1,0 +1,75 @@
+"""The loops as Python runs them, under `jax.disable_jit`: one step after the other, on real values.
+
+The contract is checked after each step, which is the earliest moment at which a body that branches
+on values can be known to break it. A weak init that the first step promotes is promoted here too,
+and that step is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+from jax.tree_util import tree_map
+
+from checks import _check_carry_type
+from loops import _jax
+from loops.body import CarryOut, trace_to_fixpoint
+
+
+def scan_step_by_step(f: Callable[..., Any], init: Any, xs: Any, length: int, reverse: bool) -> Any:
+    """Run a scan of at least one step in Python; `init` and `xs` are flat trees."""
+
+    def step(carry: Any, position: int) -> tuple[tuple[Any, Any], CarryOut]:
+        x = xs.map(lambda x: lax.index_in_dim(x, position, keepdims=False))
+        output = f(carry.unflatten(), x.unflatten())
+        if not isinstance(output, (tuple, list)) or len(output) != 2:
+            raise TypeError(f"scan body output must be a pair, got {output}.")
+        return _step_result(output[0], output[1])
+
+    first, *later = reversed(range(length)) if reverse else range(length)
+    init = init.map(lax.asarray)
+    init, (carry, y) = trace_to_fixpoint("scan body", f, init, lambda c: step(c, first))
+    all_ys = [y]
+    for position in later:
+        (carry, y), out = step(carry, position)
+        _check_carry_type("scan body", f, init.unflatten(), out.tree, out.avals)
+        all_ys.append(y)
+    if reverse:
+        all_ys.reverse()
+    return carry.unflatten(), tree_map(_stack, *all_ys)
+
+
+def while_step_by_step(
+    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any
+) -> Any:
+    """Run a while loop in Python; `init` is a flat tree.
+
+    Raises:
+      jax.errors.ConcretizationTypeError: the condition depends on a traced value.
+    """
+    name = "while_loop body"
+
+    def step(carry: Any) -> tuple[Any, CarryOut]:
+        return _step_result(body_fun(carry.unflatten()), None)
+
+    carry = init = init.map(lax.asarray)
+    if not cond_fun(carry.unflatten()):
+        return carry.unflatten()
+    init, (carry, _) = trace_to_fixpoint(name, body_fun, init, step)
+    while cond_fun(carry.unflatten()):
+        (carry, _), out = step(carry)
+        _check_carry_type(name, body_fun, init.unflatten(), out.tree, out.avals)
+    return carry.unflatten()
+
+
+def _step_result(carry: Any, y: Any) -> tuple[tuple[Any, Any], CarryOut]:
+    """A step's outputs as arrays, and the types of its carry."""
+    flat = _jax.flatten_tree(carry).map(lax.asarray)
+    return (flat, y), CarryOut(flat.tree, [jax.typeof(x) for x in flat])
+
+
+def _stack(*rows: Any) -> Any:
+    return lax.concatenate([lax.expand_dims(lax.asarray(row), (0,)) for row in rows], 0)

@@ -1,0 +1,146 @@
+"""`while_loop`: a function run again and again as long as a condition holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from jax.tree_util import treedef_is_leaf
+
+from loops import _jax
+from loops.body import CarryOut, refuse_forbidden_effects, trace_to_fixpoint
+from loops.primitives.layout import merge, partition
+from loops.primitives.while_loop import while_p
+from loops.step_by_step import while_step_by_step
+
+Carry = TypeVar("Carry")
+
+
+@_jax.api_boundary
+def while_loop(
+    cond_fun: Callable[[Carry], Any], body_fun: Callable[[Carry], Carry], init_val: Carry
+) -> Carry:
+    """Run `body_fun` as long as `cond_fun` says so.
+
+    It computes what this Python function does, compiled as one loop::
+
+        def while_loop(cond_fun, body_fun, init_val):
+            val = init_val
+            while cond_fun(val):
+                val = body_fun(val)
+            return val
+
+    Both functions are traced against the types of `init_val`, so what `body_fun` returns must have
+    exactly the structure, shapes and dtypes that it got. A Python scalar in `init_val` is weakly
+    typed: where the body returns another dtype for it, it is converted and traced again.
+
+    Forward-mode differentiation works. Reverse mode does not, because the number of steps is not
+    known in advance: use `scan`, or `fori_loop` with static bounds.
+
+    Args:
+      cond_fun: `carry -> bool`, a boolean scalar.
+      body_fun: `carry -> carry`.
+      init_val: the initial carry, any pytree.
+
+    Returns:
+      The carry for which `cond_fun` first returned False.
+
+    Raises:
+      checks.CarryTypeError: what `body_fun` returns differs in type from what it got.
+      checks.CarryStructureError: it differs in pytree structure.
+      TypeError: a function is not callable, or `cond_fun` returns no boolean scalar.
+
+    Example:
+      >>> print(while_loop(lambda x: x < 100, lambda x: 2 * x, 3))
+      192
+    """
+    for name, fun in (("cond_fun", cond_fun), ("body_fun", body_fun)):
+        if not callable(fun):
+            raise TypeError(f"while_loop: {name} must be callable, got {type(fun).__name__}.")
+    cond_debug = _jax.debug_info("while_cond", cond_fun, init_val)
+    body_debug = _jax.debug_info("while_body", body_fun, init_val)
+    return while_loop_named(cond_fun, body_fun, init_val, cond_debug, body_debug)
+
+
+class TracedWhile(NamedTuple):
+    """Condition and body traced: [*consts, *carry] -> [predicate] and [*consts, *carry] -> [*carry]."""
+
+    cond_jaxpr: Any
+    cond_consts: list[Any]
+    body_jaxpr: Any
+    body_consts: list[Any]
+    carry: CarryOut
+
+
+def while_loop_named(
+    cond_fun: Callable[..., Any],
+    body_fun: Callable[..., Any],
+    init_val: Any,
+    cond_debug: Any,
+    body_debug: Any,
+) -> Any:
+    """`while_loop` with the names that error messages give to the two functions."""
+    init = _jax.flatten_tree(init_val)
+    _jax.check_ref_arguments(body_debug, list(init), [jax.typeof(x) for x in init])
+    if _jax.disable_jit():
+        try:
+            return while_step_by_step(cond_fun, body_fun, init)
+        except jax.errors.ConcretizationTypeError:
+            pass  # the condition is traced, for instance by vmap: only the primitive can run it
+
+    def trace(carry: Any) -> tuple[TracedWhile, CarryOut]:
+        avals = carry.map(jax.typeof)
+        cond = _jax.trace_function(cond_fun, (avals,), cond_debug)
+        _check_predicate(cond)
+        body = _jax.trace_function(body_fun, (avals,), body_debug)
+        out = CarryOut(body.out_tree, body.out_avals)
+        return TracedWhile(cond.jaxpr, cond.consts, body.jaxpr, body.consts, out), out
+
+    init, traced = trace_to_fixpoint("while_loop body", body_fun, init, trace)
+    refuse_forbidden_effects("while", traced.cond_jaxpr.effects | traced.body_jaxpr.effects)
+    return traced.carry.tree.unflatten(bind_while(traced, list(init)))
+
+
+def _check_predicate(cond: Any) -> None:
+    """Raise unless a traced condition returns a boolean scalar."""
+    must = "cond_fun must return a boolean scalar, but got "
+    if not treedef_is_leaf(cond.out_tree) or len(cond.out_avals) != 1:
+        raise TypeError(f"{must}pytree {cond.out_tree}.")
+    (aval,) = cond.out_avals
+    if not isinstance(aval, jax.core.ShapedArray) or aval.shape or aval.dtype != np.bool_:
+        raise TypeError(f"{must}output type(s) [ShapedArray({aval.str_short()})].")
+
+
+def bind_while(traced: TracedWhile, init: list[Any]) -> list[Any]:
+    """Bind the primitive; a carry that only the body reads and hands on unchanged is a constant.
+
+        cond before: [*consts, *carry]                    -> [predicate]
+        cond after:  [*consts, *carry that stays]         -> [predicate]
+        body before: [*consts, *carry]                    -> [*carry]
+        body after:  [*consts, *constant, *carry that stays] -> [*carry that stays]
+    """
+    num_cond, num_body = len(traced.cond_consts), len(traced.body_consts)
+    sources = _jax.forwarded_inputs(traced.body_jaxpr)
+    read_only = [source == num_body + i for i, source in enumerate(sources)]
+    cond_jaxpr, used = _jax.eliminate_dead_code(
+        traced.cond_jaxpr, [True], [True] * num_cond + [not fixed for fixed in read_only]
+    )
+    constant = [not u for u in used[num_cond:]]
+    if not any(constant):
+        cond_jaxpr = traced.cond_jaxpr
+    stays, moves = partition(constant, range(len(init)))
+    kept, constants = partition(constant, init)
+    inputs = [*range(num_body), *(num_body + i for i in moves), *(num_body + i for i in stays)]
+    outputs = while_p.bind(
+        *traced.cond_consts,
+        *traced.body_consts,
+        *constants,
+        *kept,
+        cond_jaxpr=cond_jaxpr,
+        cond_nconsts=num_cond,
+        body_jaxpr=_jax.permute(traced.body_jaxpr, inputs, stays),
+        body_nconsts=num_body + len(constants),
+    )
+    return merge(constant, outputs, [jax.lax.asarray(x) for x in constants])
