@@ -24,6 +24,9 @@ from tests.benchmarks.programs import Loops
 from tests.benchmarks.rows import ROWS, Row
 from tests.benchmarks.timing import QUICK, THOROUGH, Comparison, Effort, compare, measure
 
+ATTEMPTS = 3
+"""How often a row is measured at most: a burst of noise can outlast one attempt."""
+
 
 class Result(NamedTuple):
     """A row and what was measured for it."""
@@ -41,10 +44,16 @@ class Result(NamedTuple):
 
 
 def measure_row(row: Row, ours: Loops, effort: Effort, rng: np.random.Generator) -> Result:
-    """Both sides of a row, measured in turns."""
-    our_sampler = row.sampler(ours, effort.sample_seconds)
-    lax_sampler = row.sampler(cast("Loops", jax.lax), effort.sample_seconds)
-    return Result(row, compare(measure(our_sampler, lax_sampler, effort, rng)))
+    """Both sides of a row, measured in turns, again and with all blocks counted while in doubt."""
+    sides = row.sides(ours, cast("Loops", jax.lax), effort.sample_seconds)
+    blocks = measure(sides, effort, rng)
+    result = Result(row, compare(blocks))
+    for _ in range(ATTEMPTS - 1):
+        if result.verdict == "ok":
+            break
+        blocks += measure(sides, effort, rng)
+        result = Result(row, compare(blocks))
+    return result
 
 
 def seconds_text(seconds: float) -> str:

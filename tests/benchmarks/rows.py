@@ -1,18 +1,20 @@
 """The rows of the table: a name, a limit for the ratio, and how each side is sampled.
 
-A new row is one `Row`. If what it measures is a time, `Stopwatch` samples it (see `timed`); any
-other cost that can be counted needs only a function that returns the count.
+A new row is one line in ROWS. If it times a phase of a program, `timed` makes it; any other cost
+needs a `Row` whose two samplers return it: a count of body runs, say, or a number of bytes.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax
 
 from tests.benchmarks import programs
 from tests.benchmarks.programs import Build, Loops
-from tests.benchmarks.timing import Call, Prepare, Sampler, Stopwatch
+from tests.benchmarks.timing import Call, Clock, Prepare, Sides, Stopwatch, filling
 
 LIMIT = 1.1
 """No cost of ours may exceed `jax.lax`'s by more: the allowance is for noise."""
@@ -24,22 +26,14 @@ class Row:
 
     Args:
         name: what is measured; `--only` matches it.
-        sampler: makes, for a module of loops and the seconds a sample should last, the sampler.
+        sides: how both are sampled, given our loops, JAX's, and the seconds that a sample should
+            last.
         limit: the largest ratio ours / jax.lax that is all right.
     """
 
     name: str
-    sampler: Callable[[Loops, float], Sampler]
+    sides: Callable[[Loops, Loops, float], Sides]
     limit: float = LIMIT
-
-
-def timed(phase: Callable[[Build, Loops], Prepare], build: Build) -> Callable[..., Sampler]:
-    """The sampler of a row that times one phase of a program."""
-
-    def sampler(loops: Loops, seconds: float) -> Sampler:
-        return Stopwatch(phase(build, loops)).filling(seconds)
-
-    return sampler
 
 
 def trace(build: Build, loops: Loops) -> Prepare:
@@ -98,27 +92,59 @@ def eager(build: Build, loops: Loops) -> Prepare:
     return lambda: lambda: jax.block_until_ready(fun(*args))
 
 
-SIZES = (1, 10, 100)
-PHASES = {"trace": trace, "lower": lower, "compile": compile_}
-SIZED = {"scan": programs.scan_of, "while": programs.while_of, "fori": programs.fori_of}
+class Phase(NamedTuple):
+    """What is timed of a program, and by which clock.
+
+    What Python and the compiler do is told in processor time, which does not count the turns that
+    another process takes on a busy machine. Calls that wait for results are told in elapsed time.
+    """
+
+    prepare: Callable[[Build, Loops], Prepare]
+    clock: Clock
+
+
+TRACE = Phase(trace, time.thread_time)
+LOWER = Phase(lower, time.thread_time)
+COMPILE = Phase(compile_, time.process_time)
+RUN = Phase(run, time.perf_counter)
+EAGER = Phase(eager, time.perf_counter)
+
+
+def timed(name: str, phase: Phase, build: Build) -> Row:
+    """A row that times one phase of a program."""
+
+    def sides(ours: Loops, lax: Loops, seconds: float) -> Sides:
+        our_watch = Stopwatch(phase.prepare(build, ours), clock=phase.clock)
+        lax_watch = Stopwatch(phase.prepare(build, lax), clock=phase.clock)
+        return Sides(*filling(our_watch, lax_watch, seconds))
+
+    return Row(name, sides)
+
+
+def sized(name: str, phase: Phase, build_of: Callable[[int], Build]) -> Iterator[Row]:
+    """One row for each size of the body."""
+    for size in (1, 10, 100):
+        text = "1 equation" if size == 1 else f"{size} equations"
+        yield timed(f"{name}, {text}", phase, build_of(size))
+
 
 ROWS: tuple[Row, ...] = (
-    *(
-        Row(f"{phase} {loop}, {size} eqns", timed(PHASES[phase], SIZED[loop](size)))
-        for phase in PHASES
-        for loop in SIZED
-        for size in SIZES
-    ),
-    *(
-        Row(f"trace grad of scan, {size} eqns", timed(trace, programs.grad_of_scan(size)))
-        for size in SIZES
-    ),
-    Row("run recurrence by scan", timed(run, programs.recurrence_by_scan)),
-    Row("run recurrence by fori", timed(run, programs.recurrence_by_fori)),
-    Row("run recurrence by while", timed(run, programs.recurrence_by_while)),
-    Row("run RNN gradient", timed(run, programs.rnn_gradient)),
-    Row("run nested loops", timed(run, programs.nested_loops)),
-    Row("eager scan, same function", timed(eager, programs.eager_scan)),
-    Row("eager while, same function", timed(eager, programs.eager_while)),
-    Row("eager fori, same function", timed(eager, programs.eager_fori)),
+    *sized("trace scan", TRACE, programs.scan_of),
+    *sized("trace while", TRACE, programs.while_of),
+    *sized("trace fori", TRACE, programs.fori_of),
+    *sized("trace grad of scan", TRACE, programs.grad_of_scan),
+    *sized("lower scan", LOWER, programs.scan_of),
+    *sized("lower while", LOWER, programs.while_of),
+    *sized("lower fori", LOWER, programs.fori_of),
+    *sized("compile scan", COMPILE, programs.scan_of),
+    *sized("compile while", COMPILE, programs.while_of),
+    *sized("compile fori", COMPILE, programs.fori_of),
+    timed("run recurrence by scan", RUN, programs.recurrence_by_scan),
+    timed("run recurrence by fori", RUN, programs.recurrence_by_fori),
+    timed("run recurrence by while", RUN, programs.recurrence_by_while),
+    timed("run RNN gradient", RUN, programs.rnn_gradient),
+    timed("run nested loops", RUN, programs.nested_loops),
+    timed("eager scan, same function", EAGER, programs.eager_scan),
+    timed("eager while, same function", EAGER, programs.eager_while),
+    timed("eager fori, same function", EAGER, programs.eager_fori),
 )

@@ -50,14 +50,26 @@ class Stopwatch:
         del results
         return seconds / self.repeats
 
-    def filling(self, seconds: float) -> "Stopwatch":
-        """The same stopwatch with as many repeats as make a sample last about `seconds`.
 
-        Short samples measure the clock and the scheduler more than the call.
-        """
-        self()  # The first call pays for imports and caches.
-        once = max(min(self(), self()), 1e-9)
-        return dataclasses.replace(self, repeats=max(1, math.ceil(seconds / once)))
+def filling(ours: Stopwatch, lax: Stopwatch, seconds: float) -> tuple[Stopwatch, Stopwatch]:
+    """Two stopwatches with so many repeats that a sample of the slower side lasts `seconds`.
+
+    Short samples measure the clock and the scheduler more than the call. Both sides repeat equally
+    often: the mean of many calls and the mean of few take the machine's noise differently.
+    """
+    once = 1e-9
+    for stopwatch in (ours, lax):
+        stopwatch()  # The first call pays for imports and caches.
+        once = max(once, min(stopwatch(), stopwatch()))
+    repeats = max(1, math.ceil(seconds / once))
+    return dataclasses.replace(ours, repeats=repeats), dataclasses.replace(lax, repeats=repeats)
+
+
+class Sides(NamedTuple):
+    """How the two costs of a row are sampled."""
+
+    ours: Sampler
+    lax: Sampler
 
 
 class Block(NamedTuple):
@@ -80,22 +92,21 @@ THOROUGH = Effort(seconds=4.0, min_blocks=15, max_blocks=200, sample_seconds=4e-
 QUICK = Effort(seconds=0.4, min_blocks=5, max_blocks=30, sample_seconds=1e-3)
 
 
-def measure_block(ours: Sampler, lax: Sampler, rng: np.random.Generator) -> Block:
+def measure_block(sides: Sides, rng: np.random.Generator) -> Block:
     """Four turns in the order ours-lax-lax-ours or lax-ours-ours-lax, by the toss of a coin."""
     if rng.random() < 0.5:
-        ours_samples = [ours()]
-        lax_samples = [lax(), lax()]
-        ours_samples.append(ours())
+        ours_samples = [sides.ours()]
+        lax_samples = [sides.lax(), sides.lax()]
+        ours_samples.append(sides.ours())
     else:
-        lax_samples = [lax()]
-        ours_samples = [ours(), ours()]
-        lax_samples.append(lax())
+        lax_samples = [sides.lax()]
+        ours_samples = [sides.ours(), sides.ours()]
+        lax_samples.append(sides.lax())
     return Block(min(ours_samples), min(lax_samples))
 
 
 def measure(
-    ours: Sampler,
-    lax: Sampler,
+    sides: Sides,
     effort: Effort,
     rng: np.random.Generator,
     clock: Clock = time.perf_counter,
@@ -103,8 +114,7 @@ def measure(
     """Blocks until the effort is spent; the first one only warms up and is thrown away.
 
     Args:
-        ours: samples the cost of our side.
-        lax: samples the cost of the other side.
+        sides: sample the two costs.
         effort: seconds to spend, and the fewest and the most blocks to take.
         rng: tosses the coin for the order of each block.
         clock: tells when the seconds are over.
@@ -112,14 +122,14 @@ def measure(
     Returns:
         At least `effort.min_blocks` blocks, at most `effort.max_blocks`.
     """
-    measure_block(ours, lax, rng)
+    measure_block(sides, rng)
     blocks: list[Block] = []
     end = clock() + effort.seconds
     with collector_off():
         while len(blocks) < effort.max_blocks:
             if len(blocks) >= effort.min_blocks and clock() >= end:
                 break
-            blocks.append(measure_block(ours, lax, rng))
+            blocks.append(measure_block(sides, rng))
             gc.collect()
     return blocks
 

@@ -8,12 +8,13 @@ import sys
 from typing import Any, cast
 
 import jax
+import numpy as np
 import pytest
 
-from tests.benchmarks.__main__ import Result, main, result_line, seconds_text, summary
+from tests.benchmarks.__main__ import Result, main, measure_row, result_line, seconds_text, summary
 from tests.benchmarks.programs import Build, Loops, fori_of, scan_of, while_of
 from tests.benchmarks.rows import ROWS, Row
-from tests.benchmarks.timing import Comparison, Interval
+from tests.benchmarks.timing import Comparison, Effort, Interval, Sides
 
 ROOT = pathlib.Path(__file__).parents[2]
 LAX = cast("Loops", jax.lax)
@@ -45,9 +46,14 @@ def test_row_names_differ() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS)
 
 
+def constant_sides(ratio: float) -> Any:
+    """A row's sides that cost the same each time."""
+    return lambda ours, lax, seconds: Sides(ours=lambda: ratio, lax=lambda: 1.0)
+
+
 def result(low: float, ratio: float, high: float) -> Result:
     """A measured row with a limit of 1.1."""
-    row = Row("a row", sampler=lambda loops, seconds: lambda: 1.0, limit=1.1)
+    row = Row("a row", sides=constant_sides(1.0), limit=1.1)
     return Result(row, Comparison(ratio * 2e-3, 2e-3, ratio, Interval(low, high), blocks=9))
 
 
@@ -60,6 +66,17 @@ def test_only_what_noise_cannot_explain_fails(
 ) -> None:
     """A row fails if its whole interval lies beyond the limit, and is in doubt if a part does."""
     assert result(*interval).verdict == verdict
+
+
+@pytest.mark.parametrize(("ratio", "verdict", "attempts"), [(1.0, "ok", 1), (2.0, "FAIL", 3)])
+def test_rows_in_doubt_are_measured_again(ratio: float, verdict: str, attempts: int) -> None:
+    """A row that is within its limit is measured once, any other three times."""
+    effort = Effort(seconds=0.0, min_blocks=4, max_blocks=4, sample_seconds=0.0)
+    row = Row("a row", constant_sides(ratio))
+    measured = measure_row(row, LAX, effort, np.random.default_rng(0))
+    assert measured.verdict == verdict
+    assert measured.comparison.ratio == ratio
+    assert measured.comparison.blocks == 4 * attempts
 
 
 def test_line_and_summary_say_what_was_measured() -> None:

@@ -1,6 +1,7 @@
 """The arithmetic of the benchmarks, on clocks and costs that are made up."""
 
 import gc
+import itertools
 import statistics
 from collections.abc import Callable
 
@@ -11,9 +12,11 @@ from tests.benchmarks.timing import (
     Block,
     Effort,
     Interval,
+    Sides,
     Stopwatch,
     collector_off,
     compare,
+    filling,
     lower_quartile,
     measure,
     measure_block,
@@ -41,8 +44,7 @@ class Recorder:
 
     def __init__(self, ours: list[float], lax: list[float]) -> None:
         self.turns: list[str] = []
-        self.ours = self.sampler("ours", ours)
-        self.lax = self.sampler("lax", lax)
+        self.sides = Sides(self.sampler("ours", ours), self.sampler("lax", lax))
 
     def sampler(self, name: str, values: list[float]) -> Callable[[], float]:
         """A sampler that gives the values in turn."""
@@ -69,19 +71,29 @@ def test_stopwatch_times_calls_and_not_their_preparation() -> None:
     assert len(prepared) == 4
 
 
-def test_filling_repeats_short_calls_until_a_sample_is_long_enough() -> None:
-    """A call of 3 ms is repeated four times to fill 10 ms, one of 20 ms is not repeated."""
+def watch(clock: FakeClock, *costs: float) -> Stopwatch:
+    """A stopwatch on calls that cost the given seconds in turn, the last one from then on."""
+    remaining = itertools.chain(costs, itertools.repeat(costs[-1]))
+    return Stopwatch(lambda: lambda: clock.spend(next(remaining)), clock=clock)
+
+
+@pytest.mark.parametrize(
+    ("ours", "lax", "repeats"),
+    [(3e-3, 1e-3, 4), (1e-3, 3e-3, 4), (1e-3, 20e-3, 1)],
+    ids=["ours is slower", "ours is faster", "already long enough"],
+)
+def test_filling_repeats_both_sides_alike(ours: float, lax: float, repeats: int) -> None:
+    """Both sides repeat as often as makes the slower one's sample last 10 ms."""
     clock = FakeClock()
-    assert Stopwatch(lambda: lambda: clock.spend(3e-3), clock=clock).filling(10e-3).repeats == 4
-    assert Stopwatch(lambda: lambda: clock.spend(20e-3), clock=clock).filling(10e-3).repeats == 1
+    sides = filling(watch(clock, ours), watch(clock, lax), 10e-3)
+    assert [side.repeats for side in sides] == [repeats, repeats]
 
 
 def test_filling_ignores_the_first_call() -> None:
-    """What only the first call costs does not make the sample too short."""
+    """What only the first call costs does not make the samples too short."""
     clock = FakeClock()
-    costs = iter([5.0, 1e-3, 1e-3])
-    stopwatch = Stopwatch(lambda: lambda: clock.spend(next(costs)), clock=clock)
-    assert stopwatch.filling(9.5e-3).repeats == 10
+    sides = filling(watch(clock, 5.0, 1e-3), watch(clock, 5.0, 1e-3), 9.5e-3)
+    assert [side.repeats for side in sides] == [10, 10]
 
 
 def test_block_mirrors_its_turns_and_keeps_the_best_of_each_side() -> None:
@@ -89,9 +101,7 @@ def test_block_mirrors_its_turns_and_keeps_the_best_of_each_side() -> None:
     orders = set()
     for seed in range(20):
         recorder = Recorder(ours=[3.0, 2.0], lax=[5.0, 7.0])
-        assert measure_block(recorder.ours, recorder.lax, np.random.default_rng(seed)) == Block(
-            2.0, 5.0
-        )
+        assert measure_block(recorder.sides, np.random.default_rng(seed)) == Block(2.0, 5.0)
         assert recorder.turns == recorder.turns[::-1]
         orders.add(recorder.turns[0])
     assert orders == {"ours", "lax"}
@@ -101,9 +111,7 @@ def test_measure_throws_the_warm_up_away() -> None:
     """The first block, which pays for what is not yet cached, is in no result."""
     recorder = Recorder(ours=[9.0] * 2 + [1.0] * 4, lax=[9.0] * 2 + [2.0] * 4)
     effort = Effort(seconds=0.0, min_blocks=2, max_blocks=10, sample_seconds=0.0)
-    blocks = measure(
-        recorder.ours, recorder.lax, effort, np.random.default_rng(0), clock=FakeClock()
-    )
+    blocks = measure(recorder.sides, effort, np.random.default_rng(0), clock=FakeClock())
     assert blocks == [Block(1.0, 2.0)] * 2
 
 
@@ -121,7 +129,9 @@ def test_measure_stops_when_its_effort_is_spent(seconds: float, count: int) -> N
         return 1.0
 
     effort = Effort(seconds, min_blocks=3, max_blocks=20, sample_seconds=0.0)
-    assert len(measure(sample, sample, effort, np.random.default_rng(0), clock=clock)) == count
+    assert (
+        len(measure(Sides(sample, sample), effort, np.random.default_rng(0), clock=clock)) == count
+    )
 
 
 def test_collector_is_off_inside_and_back_on_after_an_error() -> None:
@@ -188,7 +198,7 @@ def test_compare_finds_the_ratio_under_drift_and_spikes() -> None:
         return sample
 
     effort = Effort(seconds=400.0, min_blocks=3, max_blocks=1000, sample_seconds=0.0)
-    comparison = compare(measure(noisy(1.2), noisy(1.0), effort, rng, clock=clock))
+    comparison = compare(measure(Sides(noisy(1.2), noisy(1.0)), effort, rng, clock=clock))
     assert comparison.blocks == 100
     assert comparison.ratio == pytest.approx(1.2, rel=0.01)
     assert comparison.interval.low <= 1.2 <= comparison.interval.high
