@@ -25,8 +25,11 @@ class Program:
     shapes: tuple[tuple[int, ...], ...]
     # Whether reverse mode goes through: a loop whose trip count is unknown when traced has none.
     reverse_mode: bool
-    # Whether a Python loop needs the value of a traced array to know when to stop.
+    # Whether a Python loop needs the value of an array to know when to stop, and so can run only
+    # where nothing is abstract. A while loop in another loop can't run even there, because the body
+    # of the outer one is traced for its types.
     concrete_in_python: bool
+    python_can_run: bool
     # Whether the whole table of transformations runs on it, or only the first few.
     core: bool
     rtol: float
@@ -58,13 +61,16 @@ def program(
     *shapes: tuple[int, ...],
     reverse_mode: bool = True,
     concrete_in_python: bool = False,
+    python_can_run: bool = True,
     core: bool = False,
     rtol: float = 1e-5,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Adds the decorated function to the catalogue, with the shapes of its array arguments."""
 
     def add(fun: Callable[..., Any]) -> Callable[..., Any]:
-        entry = Program(fun.__name__, fun, shapes, reverse_mode, concrete_in_python, core, rtol)
+        entry = Program(
+            fun.__name__, fun, shapes, reverse_mode, concrete_in_python, python_can_run, core, rtol
+        )
         PROGRAMS.append(entry)
         return fun
 
@@ -234,20 +240,38 @@ def scan_bfloat16(loops: Implementation, init: Any, xs: Any) -> Any:
 
 @program((), (3,), core=True)
 def scan_inner_functions(loops: Implementation, init: Any, xs: Any) -> Any:
-    """A body with jit, cond, a custom derivative and a checkpoint inside."""
-
-    @jax.custom_jvp
-    def doubled(x: Any) -> Any:
-        return 2.0 * x
-
-    doubled.defjvp(lambda primals, tangents: (doubled(*primals), 3.0 * tangents[0]))
+    """A body with jit, cond and a checkpoint inside."""
 
     def step(c: Any, x: Any) -> Any:
         c = jax.jit(jnp.sin)(c) + jax.checkpoint(lambda v: jnp.cos(v) * v)(x)
         c = jax.lax.cond(c > 0.5, lambda v: v * v, lambda v: 0.5 * v, c)
-        return c, doubled(c)
+        return c, c * x
 
     return loops.scan(step, init, xs)
+
+
+@jax.custom_jvp
+def doubled(x: Any) -> Any:
+    """Twice its argument, with a derivative of three to tell the rule from the truth."""
+    return 2.0 * x
+
+
+doubled.defjvp(lambda primals, tangents: (doubled(*primals), 3.0 * tangents[0]))
+
+
+@jax.custom_vjp
+def tripled(x: Any) -> Any:
+    """Three times its argument, with a derivative of five to tell the rule from the truth."""
+    return 3.0 * x
+
+
+tripled.defvjp(lambda x: (tripled(x), None), lambda _, g: (5.0 * g,))
+
+
+@program((), (3,))
+def scan_custom_jvp(loops: Implementation, init: Any, xs: Any) -> Any:
+    """A body with a function that has its own forward derivative."""
+    return loops.scan(lambda c, x: (doubled(c) * 0.3 + x, doubled(c * x)), init, xs)
 
 
 # --- fori_loop --------------------------------------------------------------------------------
@@ -322,7 +346,7 @@ def while_threshold(loops: Implementation, limit: Any, start: Any) -> Any:
     return loops.while_loop(cond, body, {"fixed": start, "value": jnp.zeros_like(start)})
 
 
-@program((2,), reverse_mode=False, core=True)
+@program((2,), reverse_mode=False, concrete_in_python=True, core=True)
 def while_counts_to_three(loops: Implementation, x: Any) -> Any:
     """A condition on a counter only: the same for every lane of a batch."""
 
@@ -333,13 +357,13 @@ def while_counts_to_three(loops: Implementation, x: Any) -> Any:
     return loops.while_loop(lambda c: c[0] < 3, body, init)
 
 
-@program((2,), reverse_mode=False)
+@program((2,), reverse_mode=False, concrete_in_python=True)
 def while_never(loops: Implementation, x: Any) -> Any:
     """A condition that is false at once."""
     return loops.while_loop(lambda c: c[0] < 0, lambda c: (c[0] + 1, c[1] * c[1]), (0, x))
 
 
-@program((), reverse_mode=False)
+@program((), reverse_mode=False, concrete_in_python=True)
 def while_weak_init(loops: Implementation, x: Any) -> Any:
     """Weakly typed inits: one stays weak, one is promoted."""
     init = (0.0, 1)
@@ -420,7 +444,7 @@ def nested_map_scan_fori(loops: Implementation, init: Any, xs: Any) -> Any:
     return loops.map(each, xs)
 
 
-@program((), (3,), reverse_mode=False, concrete_in_python=True, core=True)
+@program((), (3,), reverse_mode=False, python_can_run=False, core=True)
 def nested_while_in_scan(loops: Implementation, init: Any, xs: Any) -> Any:
     """A scan whose body runs until its carry is large."""
 
@@ -431,7 +455,7 @@ def nested_while_in_scan(loops: Implementation, init: Any, xs: Any) -> Any:
     return loops.scan(step, init, xs)
 
 
-@program((), (2,), reverse_mode=False, concrete_in_python=True)
+@program((), (2,), reverse_mode=False, python_can_run=False)
 def nested_scan_in_while_in_while(loops: Implementation, start: Any, xs: Any) -> Any:
     """Three deep: while_loop, while_loop, scan."""
 
