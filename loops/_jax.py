@@ -16,48 +16,34 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-from jax.extend.core import JaxprEqn, Literal, Primitive, Var  # noqa: F401
 
 # Private: callables' names and source lines for JAX's own messages; there is no public maker.
-from jax._src import api_util
+# Private: `disable_jit`, `enable_checks` and their kin have no public reader.
+# Private: typechecks, eager constants and effects of jaxprs are only there.
+# Private: the eager path that compiles one primitive.
+# Private: frames of this package are hidden from source lines as JAX's own are.
+from jax._src import api_util, config, core, dispatch, source_info_util, traceback_util
 
 # Private: the effects of `jax.experimental.io_callback`.
 from jax._src import callback as _callback
 
-# Private: `disable_jit`, `enable_checks` and their kin have no public reader.
-from jax._src import config
-
-# Private: typechecks, eager constants and effects of jaxprs are only there.
-from jax._src import core
-
-# Private: the eager path that compiles one primitive.
-from jax._src import dispatch
-
 # Private: which effects a loop may have is a registry without a public name.
 from jax._src import effects as jax_effects
 
-# Private: frames of this package are hidden from source lines as JAX's own are.
-from jax._src import source_info_util, traceback_util
-
 # Private: linearization, accumulators and jvp of jaxprs.
-from jax._src.interpreters import ad
-
 # Private: batching of jaxprs along chosen axes.
-from jax._src.interpreters import batching
-
 # Private: IR types of avals, constants and shardings; the public module has no way to them.
-from jax._src.interpreters import mlir
+from jax._src.interpreters import ad, batching, mlir
 
 # Private: tracing to jaxprs, partial evaluation and dead code of jaxprs.
 from jax._src.interpreters import partial_eval as pe
 
+# Private: an uninitialised buffer that carries a memory space; `jax.lax.empty` cannot.
+from jax._src.lax.lax import empty2 as _empty_scalar
+
 # Private: the MLIR bindings and the StableHLO dialect that JAX itself lowers with.
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
-
-# Private: an uninitialised buffer that carries a memory space; `jax.lax.empty` cannot.
-from jax._src.lax.lax import empty2 as _empty_scalar
 
 # Private: the mesh that arrays with explicit sharding are made under.
 from jax._src.mesh import use_abstract_mesh
@@ -67,6 +53,7 @@ from jax._src.state.types import AbstractRef
 
 # Private: caches that hold a jaxpr weakly and know JAX's tracing context.
 from jax._src.util import weakref_lru_cache
+from jax.extend.core import JaxprEqn, Literal, Primitive, Var  # noqa: F401
 
 Jaxpr = Any  # a closed jaxpr: ClosedJaxpr before JAX 0.12, Jaxpr since
 Aval = Any  # an abstract value; jax.core.AbstractValue has none of its subclasses' attributes
@@ -169,9 +156,7 @@ def build_jaxpr(
     return jaxpr.replace(jaxpr=new)
 
 
-def permute(
-    jaxpr: Jaxpr, inputs: Sequence[int], outputs: Sequence[int] | None = None
-) -> Jaxpr:
+def permute(jaxpr: Jaxpr, inputs: Sequence[int], outputs: Sequence[int] | None = None) -> Jaxpr:
     """Reorder inputs by position, and reorder or drop outputs.
 
     Before: [in_0, in_1, ...] -> [out_0, out_1, ...]
@@ -386,9 +371,7 @@ class SplitJaxpr(NamedTuple):
     unknowns_out: list[bool]
 
 
-def split_known(
-    jaxpr: Jaxpr, unknowns: Sequence[bool], instantiate: Sequence[bool]
-) -> SplitJaxpr:
+def split_known(jaxpr: Jaxpr, unknowns: Sequence[bool], instantiate: Sequence[bool]) -> SplitJaxpr:
     """Split a jaxpr by data dependence on its unknown inputs."""
     known, unknown, unknowns_out, _ = pe.partial_eval_jaxpr_nounits(
         jaxpr, list(unknowns), list(instantiate)
@@ -435,9 +418,7 @@ def unknown_outputs(
     stack = source_info_util.current_name_stack()[len(trace.name_stack) :]
     source = source_info_util.current().replace(name_stack=stack)
     _, effects = primitive.abstract_eval(*[t.aval for t in tracers_in], **params)
-    equation = pe.new_eqn_recipe(
-        trace, tracers_in, tracers_out, primitive, params, effects, source
-    )
+    equation = pe.new_eqn_recipe(trace, tracers_in, tracers_out, primitive, params, effects, source)
     for tracer in tracers_out:
         tracer.recipe = equation
     if jax_effects.partial_eval_kept_effects.filter_in(effects):

@@ -83,8 +83,15 @@ def _common_type(first: Bound, last: Bound) -> np.dtype:
     if first.dtype == last.dtype:
         return first.dtype
     strong = [bound for bound in (first, last) if not bound.weak]
-    fits = all(b.known() is not None or jnp.issubdtype(strong[0].dtype, np.signedinteger)
-               for b in (first, last) if b.weak) if len(strong) == 1 else False
+    fits = (
+        all(
+            b.known() is not None or jnp.issubdtype(strong[0].dtype, np.signedinteger)
+            for b in (first, last)
+            if b.weak
+        )
+        if len(strong) == 1
+        else False
+    )
     if not fits:
         raise TypeError(
             "lower and upper arguments to fori_loop must have equal types, got "

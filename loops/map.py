@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import tree_leaves, tree_map
 
@@ -70,7 +71,7 @@ def _map_in_batches(f: Callable[[Any], Any], xs: Any, batch_size: int) -> Any:
 
     batches = tree_map(
         lambda x: x[:num_scanned].reshape(num_batches, batch_size, *x.shape[1:]),
-        tree_map(lax.asarray, xs),
+        tree_map(jnp.asarray, xs),
     )
     stacked = map(jax.vmap(f), batches)
     ys = tree_map(lambda y: y.reshape(num_scanned, *y.shape[2:]), stacked)

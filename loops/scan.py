@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from loops import _jax
 from loops.body import TracedBody, refuse_forbidden_effects, trace_scan_body, trace_to_fixpoint
@@ -165,6 +165,6 @@ def bind_scan(
         num_carry=len(changing),
     )
     new_carry, new_ys = split_scan_outputs(new_outputs, len(changing))
-    copied = [lax.asarray(xs[s - first_x]) for s, new in zip(ys_source, is_new) if not new]
-    constant = [lax.asarray(x) for x in constant]
+    copied = [jnp.asarray(xs[s - first_x]) for s, new in zip(ys_source, is_new) if not new]
+    constant = [jnp.asarray(x) for x in constant]
     return [*merge(read_only, new_carry, constant), *merge([not n for n in is_new], new_ys, copied)]

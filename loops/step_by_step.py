@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import tree_map
 
@@ -30,7 +31,7 @@ def scan_step_by_step(f: Callable[..., Any], init: Any, xs: Any, length: int, re
         return _step_result(output[0], output[1])
 
     first, *later = reversed(range(length)) if reverse else range(length)
-    init = init.map(lax.asarray)
+    init = init.map(jnp.asarray)
     init, (carry, y) = trace_to_fixpoint("scan body", f, init, lambda c: step(c, first))
     all_ys = [y]
     for position in later:
@@ -55,7 +56,7 @@ def while_step_by_step(
     def step(carry: Any) -> tuple[Any, CarryOut]:
         return _step_result(body_fun(carry.unflatten()), None)
 
-    carry = init = init.map(lax.asarray)
+    carry = init = init.map(jnp.asarray)
     if not cond_fun(carry.unflatten()):
         return carry.unflatten()
     init, (carry, _) = trace_to_fixpoint(name, body_fun, init, step)
@@ -67,9 +68,9 @@ def while_step_by_step(
 
 def _step_result(carry: Any, y: Any) -> tuple[tuple[Any, Any], CarryOut]:
     """A step's outputs as arrays, and the types of its carry."""
-    flat = _jax.flatten_tree(carry).map(lax.asarray)
+    flat = _jax.flatten_tree(carry).map(jnp.asarray)
     return (flat, y), CarryOut(flat.tree, [jax.typeof(x) for x in flat])
 
 
 def _stack(*rows: Any) -> Any:
-    return lax.concatenate([lax.expand_dims(lax.asarray(row), (0,)) for row in rows], 0)
+    return lax.concatenate([lax.expand_dims(jnp.asarray(row), (0,)) for row in rows], 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import treedef_is_leaf
 
@@ -116,10 +117,10 @@ def _check_predicate(cond: Any) -> None:
 def bind_while(traced: TracedWhile, init: list[Any]) -> list[Any]:
     """Bind the primitive; a carry that only the body reads and hands on unchanged is a constant.
 
-        cond before: [*consts, *carry]                    -> [predicate]
-        cond after:  [*consts, *carry that stays]         -> [predicate]
-        body before: [*consts, *carry]                    -> [*carry]
-        body after:  [*consts, *constant, *carry that stays] -> [*carry that stays]
+    cond before: [*consts, *carry]                    -> [predicate]
+    cond after:  [*consts, *carry that stays]         -> [predicate]
+    body before: [*consts, *carry]                    -> [*carry]
+    body after:  [*consts, *constant, *carry that stays] -> [*carry that stays]
     """
     num_cond, num_body = len(traced.cond_consts), len(traced.body_consts)
     sources = _jax.forwarded_inputs(traced.body_jaxpr)
@@ -143,4 +144,4 @@ def bind_while(traced: TracedWhile, init: list[Any]) -> list[Any]:
         body_jaxpr=_jax.permute(traced.body_jaxpr, inputs, stays),
         body_nconsts=num_body + len(constants),
     )
-    return merge(constant, outputs, [jax.lax.asarray(x) for x in constants])
+    return merge(constant, outputs, [jnp.asarray(x) for x in constants])

@@ -1,8 +1,8 @@
 """A while loop over lanes, each with its own predicate, as a loop with one predicate.
 
-    while any(cond(carry)):
-        running = cond(carry)
-        carry = select(running, body(carry), carry)
+while any(cond(carry)):
+    running = cond(carry)
+    carry = select(running, body(carry), carry)
 """
 
 from __future__ import annotations

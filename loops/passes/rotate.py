@@ -1,9 +1,9 @@
 """A while loop whose condition has ordered effects, with the condition moved into the body.
 
+predicate = cond(carry)
+while predicate:
+    carry = body(carry)
     predicate = cond(carry)
-    while predicate:
-        carry = body(carry)
-        predicate = cond(carry)
 """
 
 from __future__ import annotations
@@ -30,5 +30,7 @@ def move_condition_into_body(
         new = _jax.call_jaxpr(body_jaxpr, *body_consts, *carry)
         return [predicate_of(new), *new]
 
-    _, *final = while_of_functions(lambda predicate, *_: predicate, body, [predicate_of(init), *init])
+    _, *final = while_of_functions(
+        lambda predicate, *_: predicate, body, [predicate_of(init), *init]
+    )
     return final

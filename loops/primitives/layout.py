@@ -45,9 +45,7 @@ def split_scan_outputs(values: Sequence[Any], num_carry: int) -> ScanOutputs:
     return ScanOutputs(values[:num_carry], values[num_carry:])
 
 
-def split_while_inputs(
-    values: Sequence[Any], cond_nconsts: int, body_nconsts: int
-) -> WhileInputs:
+def split_while_inputs(values: Sequence[Any], cond_nconsts: int, body_nconsts: int) -> WhileInputs:
     """Group `[*cond_consts, *body_consts, *carry]`."""
     values, end = list(values), cond_nconsts + body_nconsts
     return WhileInputs(values[:cond_nconsts], values[cond_nconsts:end], values[end:])

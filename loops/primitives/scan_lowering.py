@@ -11,7 +11,7 @@ nothing is concatenated or reshaped afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -57,7 +57,9 @@ def run_scan(
     plan = plan_steps(length, unroll)
 
     def run_steps(carry: list[Any], steps: list[list[Any]]) -> tuple[list[Any], list[list[Any]]]:
-        return _run_steps(lambda c, x: _jax.call_jaxpr(jaxpr, *consts, *c, *x), carry, steps, reverse)
+        return _run_steps(
+            lambda c, x: _jax.call_jaxpr(jaxpr, *consts, *c, *x), carry, steps, reverse
+        )
 
     if isinstance(plan.turns, int) and plan.turns == 0:
         carry, all_ys = run_steps(carry, [_take(xs, i) for i in range(length)])

@@ -32,7 +32,9 @@ def while_abstract_eval(
     """The types of the final carry, and the effects of condition and body."""
     cond_consts, body_consts, carry = split_while_inputs(avals, cond_nconsts, body_nconsts)
     if len(cond_consts) + len(carry) != len(cond_jaxpr.in_avals):
-        raise _jax.JaxprTypeError("while passes its condition another number of inputs than it takes")
+        raise _jax.JaxprTypeError(
+            "while passes its condition another number of inputs than it takes"
+        )
     if len(body_consts) + len(carry) != len(body_jaxpr.in_avals):
         raise _jax.JaxprTypeError("while passes its body another number of inputs than it takes")
     effects = while_effects(cond_jaxpr, cond_nconsts, body_jaxpr, body_nconsts)
@@ -52,10 +54,14 @@ def while_effects(cond_jaxpr: Any, cond_nconsts: int, body_jaxpr: Any, body_ncon
     return cond_effects | body_effects
 
 
-def while_of_functions(cond: Callable[..., Any], body: Callable[..., Any], init: list[Any]) -> list[Any]:
+def while_of_functions(
+    cond: Callable[..., Any], body: Callable[..., Any], init: list[Any]
+) -> list[Any]:
     """Trace two functions of the flat carry and bind them. Their types are taken on trust."""
     avals = [jax.typeof(x) for x in init]
-    cond_traced = _jax.trace_flat(lambda *c: [cond(*c)], avals, _jax.debug_info("while", cond, *init))
+    cond_traced = _jax.trace_flat(
+        lambda *c: [cond(*c)], avals, _jax.debug_info("while", cond, *init)
+    )
     body_traced = _jax.trace_flat(body, avals, _jax.debug_info("while", body, *init))
     return while_p.bind(
         *cond_traced.consts,

@@ -134,8 +134,12 @@ def while_batch(
         return _bind_batched(axis, loop, carry_batched, predicate_batched=False)
     _refuse_effects_in_lanes(loop)
     loop, read_only = _read_only_carry_as_consts(loop)
-    kept, constants = partition(read_only, split_while_inputs(args, cond_nconsts, body_nconsts).carry)
-    _, constant_dims = partition(read_only, split_while_inputs(dims, cond_nconsts, body_nconsts).carry)
+    kept, constants = partition(
+        read_only, split_while_inputs(args, cond_nconsts, body_nconsts).carry
+    )
+    _, constant_dims = partition(
+        read_only, split_while_inputs(dims, cond_nconsts, body_nconsts).carry
+    )
     outputs, out_dims = _bind_batched(axis, loop, [True] * len(kept), predicate_batched=True)
     return merge(read_only, outputs, constants), merge(read_only, out_dims, constant_dims)
 

@@ -71,10 +71,16 @@ def scan_checkpoint(
         ),
         eqn,
     )
-    return known_eqn, staged_eqn, split.unknowns_out, [True] * len(eqn.outvars), [
-        *_not_instantiated(inst_in, eqn),
-        *residuals,
-    ]
+    return (
+        known_eqn,
+        staged_eqn,
+        split.unknowns_out,
+        [True] * len(eqn.outvars),
+        [
+            *_not_instantiated(inst_in, eqn),
+            *residuals,
+        ],
+    )
 
 
 _jax.checkpoint_rules[scan_p] = scan_checkpoint

@@ -35,7 +35,10 @@ def live_scan_body(
             [*[False] * num_consts, *carry_used, *[False] * num_xs],
             live,
         )
-        return result, [*result.used_inputs[num_consts : num_consts + num_carry], *result.used_inputs]
+        return result, [
+            *result.used_inputs[num_consts : num_consts + num_carry],
+            *result.used_inputs,
+        ]
 
     marked, result = grow_to_fixpoint([*used.carry, *live_inputs], transform)
     return result, [*marked[:num_carry], *used.ys]
@@ -98,7 +101,9 @@ def while_dead_code(
             [*live[cond_nconsts:], *alive],
         )
         cond_used, body_used = cond.used_inputs, body.used_inputs
-        needed = [a or b for a, b in zip(cond_used[cond_nconsts:], body_used[body_nconsts:], strict=True)]
+        needed = [
+            a or b for a, b in zip(cond_used[cond_nconsts:], body_used[body_nconsts:], strict=True)
+        ]
         used_consts = [*cond_used[:cond_nconsts], *body_used[:body_nconsts]]
         return (cond, body), [*needed, *(a or b for a, b in zip(used_consts, live, strict=True))]
 

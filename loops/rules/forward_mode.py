@@ -48,7 +48,9 @@ class JvpOfScan(NamedTuple):
     nonzeros_out: list[bool]
 
 
-def jvp_of_scan_body(jaxpr: Any, nonzeros: Sequence[bool], num_consts: int, num_carry: int) -> JvpOfScan:
+def jvp_of_scan_body(
+    jaxpr: Any, nonzeros: Sequence[bool], num_consts: int, num_carry: int
+) -> JvpOfScan:
     """Add tangents to a scan's body where the inputs have them, and where the carry gets them.
 
     Before: [*consts, *carry, *x, *consts', *carry', *x'] -> [*carry, *y, *carry', *y']

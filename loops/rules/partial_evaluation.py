@@ -62,9 +62,7 @@ def split_scan(
     groups = split_scan_inputs(inputs, num_consts, num_carry)
     known = ScanInputs(*(partition(u, g)[0] for u, g in zip(unknowns_in, groups, strict=True)))
     num_outputs = split.unknowns_out.count(False)
-    plan = plan_residuals(
-        split.known_jaxpr, len(known.consts), len(known.carry), num_outputs
-    )
+    plan = plan_residuals(split.known_jaxpr, len(known.consts), len(known.carry), num_outputs)
     run = run_known(plan, known, params, num_outputs)
     stacked = [source.is_stacked for source in plan.sources]
     constant_residuals, stacked_residuals = partition(stacked, run.residuals)

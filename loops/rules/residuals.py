@@ -16,8 +16,8 @@ import enum
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from loops import _jax
 from loops.primitives.layout import ScanInputs, keep
@@ -189,7 +189,9 @@ def _find_sources(
     return [*map(find, free), *map(stack, must_stack)], loop_outputs
 
 
-def run_known(plan: ResidualPlan, inputs: ScanInputs, params: dict[str, Any], num_outputs: int) -> KnownRun:
+def run_known(
+    plan: ResidualPlan, inputs: ScanInputs, params: dict[str, Any], num_outputs: int
+) -> KnownRun:
     """Run what is known: what was hoisted once, then the loop if anything of it is left."""
     constants = [*plan.held, *inputs.consts]
     hoisted = []
@@ -214,15 +216,14 @@ def run_known(plan: ResidualPlan, inputs: ScanInputs, params: dict[str, Any], nu
         Place.OUTPUT: outputs,
     }
     residuals = [
-        _as_array(s.at if s.place is Place.LITERAL else tables[s.place][s.at])
-        for s in plan.sources
+        _as_array(s.at if s.place is Place.LITERAL else tables[s.place][s.at]) for s in plan.sources
     ]
     return KnownRun(list(outputs[:num_outputs]), residuals)
 
 
 def _as_array(x: Any) -> Any:
     """A residual that the caller gave as a NumPy array or a Python number, as an array of JAX."""
-    return lax.asarray(x) if isinstance(x, (np.ndarray, np.generic, int, float, complex)) else x
+    return jnp.asarray(x) if isinstance(x, (np.ndarray, np.generic, int, float, complex)) else x
 
 
 def residuals_around(jaxpr: Any, stacked: Sequence[bool]) -> Any:

@@ -166,9 +166,7 @@ def _drop_unneeded(scan: LinearScan) -> LinearScan:
     cotangents = [*scan.carry_cotangents, *scan.ys_cotangents]
     reached = [not _jax.is_zero(ct) for ct in cotangents]
     args = scan.args.flat()
-    live, outputs = live_scan_body(
-        scan.jaxpr, num_consts, num_carry, reached, [True] * len(args)
-    )
+    live, outputs = live_scan_body(scan.jaxpr, num_consts, num_carry, reached, [True] * len(args))
     used = split_scan_inputs(live.used_inputs, num_consts, num_carry)
     kept = split_scan_inputs(keep(live.used_inputs, args), sum(used.consts), sum(used.carry))
     cts = split_scan_outputs(keep(outputs, cotangents), len(kept.carry))

@@ -42,8 +42,12 @@ def while_typecheck(_: Any, *atoms: Any, **params: Any) -> tuple[list[Any], Any]
     outputs = while_abstract_eval(*avals, **params)
     gets = split_while_inputs(avals, params["cond_nconsts"], params["body_nconsts"])
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
-    _check_compatible("while", "in its condition values", cond.in_avals, [*gets.cond_consts, *gets.carry])
-    _check_compatible("while", "in its body values", body.in_avals, [*gets.body_consts, *gets.carry])
+    _check_compatible(
+        "while", "in its condition values", cond.in_avals, [*gets.cond_consts, *gets.carry]
+    )
+    _check_compatible(
+        "while", "in its body values", body.in_avals, [*gets.body_consts, *gets.carry]
+    )
     _check_compatible("while", "from its body a carry", gets.carry, body.out_avals)
     return outputs
 
