@@ -44,9 +44,9 @@ def promote_weak_dtype(in_aval: AbstractValue, out_aval: AbstractValue) -> np.dt
         return None
     if not in_aval.weak_type or avals_match(in_aval, out_aval):
         return None
-    scalar = next((s for kind, s in _WEAK_SCALARS if jnp.issubdtype(in_aval.dtype, kind)), None)
+    scalar = next((s for kind, s in _WEAK_SCALARS if jnp.issubdtype(in_aval.dtype, kind)), bool)
     try:
-        return jnp.result_type(in_aval.dtype if scalar is None else scalar, out_aval.normalize())
+        return jnp.result_type(scalar, out_aval.normalize())
     except ValueError:  # no promotion path: the carry check says what differs
         return None
 

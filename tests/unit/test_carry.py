@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import AbstractValue
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
@@ -30,7 +31,7 @@ class Pair(collections.namedtuple("Pair", "mean count")):
 class Poly:
     """A value with a static degree, whose constructor refuses anything but arrays."""
 
-    def __init__(self, value: Any, degree: int):
+    def __init__(self, value: Any, degree: Any):
         if not hasattr(value, "dtype"):
             message = "a Poly holds an array"
             raise TypeError(message)
@@ -61,7 +62,7 @@ class Layer:
 def avals_of(tree):
     """The treedef of a pytree and the avals of its leaves."""
     leaves, treedef = jax.tree.flatten(tree)
-    return treedef, [jax.typeof(leaf) for leaf in leaves]
+    return treedef, [x if isinstance(x, AbstractValue) else jax.typeof(x) for x in leaves]
 
 
 def check(carry, output, *, body=lambda c, x: (c, x), name="scan body"):
@@ -176,6 +177,15 @@ def test_none_against_an_array_says_so(flip):
     assert "only one of the two is None" in str(error)
 
 
+def test_a_leaf_in_the_way_keeps_its_type():
+    """The types on a structure mismatch are those of the leaf at its place, not of another."""
+    error = refusal((jnp.ones(1), (jnp.ones(2), jnp.ones(3))), (jnp.ones(1), (jnp.ones(2), ())))
+    (mismatch,) = error.mismatches
+    assert mismatch.component == "c[1][1]"
+    assert mismatch.input_type == jax.typeof(jnp.ones(3))
+    assert mismatch.output_type is None
+
+
 def test_a_definite_dtype_that_widens_is_refused_by_leaf():
     """An int32 leaf that comes out float32 is refused; the message has leaf and types."""
     carry = {"n": jnp.int32(0), "x": jnp.float32(1)}
@@ -221,6 +231,39 @@ def test_each_way_to_change_a_structure_is_told_apart(carry, output, component, 
     assert isinstance(error, CarryStructureError)
     assert mismatch.component == component
     assert explanation in str(error)
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass
+class Scaled:
+    """A dataclass whose metadata are no values of its fields."""
+
+    value: Any
+    scale: Any
+
+    def tree_flatten(self):
+        """The metadata hold the scale's shape, in a tuple as long as there are other fields."""
+        return (self.value,), (self.scale.shape,)
+
+    @classmethod
+    def tree_unflatten(cls, data, children):
+        """A value with a scale of ones."""
+        return cls(children[0], np.ones(*data))
+
+
+@pytest.mark.parametrize(
+    ("carry", "output"),
+    [
+        (collections.defaultdict(int, {1: 2}), collections.defaultdict(float, {1: 2})),
+        (Scaled(1.0, np.ones(2)), Scaled(1.0, np.ones(3))),
+    ],
+    ids=["factory", "computed metadata"],
+)
+def test_metadata_of_unknown_meaning_are_shown_and_no_more(carry, output):
+    """Where the metadata are neither keys nor fields the message shows them and guesses nothing."""
+    error = refusal(carry, output)
+    assert isinstance(error, CarryStructureError)
+    assert "so the pytree node metadata does not match.\n" in str(error)
 
 
 class Tagged:
@@ -387,6 +430,14 @@ def test_sharding_counts_on_explicit_axes_only():
         assert found == kinds
 
 
+def test_a_type_that_has_met_no_mesh_fits_any_sharding():
+    """A type without a mesh matches one on an explicit mesh, as it does for JAX."""
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Explicit,))
+    split = jax.typeof(jax.device_put(jnp.ones(4), NamedSharding(mesh, PartitionSpec("i"))))
+    check(jnp.ones(4), split)
+    check(split, jnp.ones(4))
+
+
 def test_memory_spaces_must_agree():
     """A carry that moves to another memory space is refused."""
     device = jax.typeof(jnp.ones(2))
@@ -460,6 +511,8 @@ def test_fori_note_names_the_users_argument(slot):
         (Stepper().method, "state, the second", "`method` (test_carry.py:"),
         (jax.jit(my_step), "val, the second", "`my_step` (test_carry.py:"),
         (lambda *both: both[1], "both[1], the second", "`<lambda>` (test_carry.py:"),
+        (lambda i, *rest: rest, "rest[0], the second", "`<lambda>` (test_carry.py:"),
+        (lambda i: i, "the second argument", "`<lambda>` (test_carry.py:"),
         (max, "the second argument", "`max`"),
         (jnp.maximum, "args[1], the second", "`maximum`"),
     ],
