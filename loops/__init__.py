@@ -1,9 +1,9 @@
 """JAX's loop primitives built again, with a carry contract that explains itself."""
 
-import os as _os
+from pathlib import Path as _Path
 
 from loops import _jax as _door
-from loops import rules as _rules
+from loops import rules as _rules  # noqa: F401  (importing it registers the rules)
 from loops.fori_loop import fori_loop
 from loops.map import map
 from loops.primitives.scan import scan_p
@@ -11,6 +11,6 @@ from loops.primitives.while_loop import while_p
 from loops.scan import scan
 from loops.while_loop import while_loop
 
-_door.register_package(_os.path.dirname(__file__))
+_door.register_package(str(_Path(__file__).parent))
 
 __all__ = ["fori_loop", "map", "scan", "scan_p", "while_loop", "while_p"]

@@ -1,9 +1,9 @@
 """The one door to JAX's internals and to names that differ between JAX versions.
 
-No other file of this project may import `jax._src`, `jax.interpreters` or `jax.extend`; a test keeps
-it so. Each private name below says in one line why no public one serves. Differences between JAX
-versions are found by looking at what the installed JAX offers, not by comparing version numbers,
-because a release candidate or a nightly may have either form.
+No other file of this project may import `jax._src`, `jax.interpreters` or `jax.extend`; a test
+keeps it so. Each private name below says in one line why no public one serves. Differences between
+JAX versions are found by looking at what the installed JAX offers, not by comparing version
+numbers, because a release candidate or a nightly may have either form.
 
 A *closed jaxpr* is called `jaxpr` throughout this project: JAX 0.12 merged the open and the closed
 form into one class, and earlier releases keep them apart.
@@ -61,12 +61,12 @@ Aval = Any  # an abstract value; jax.core.AbstractValue has none of its subclass
 # ---------------------------------------------------------------- trees of values
 
 try:  # since JAX 0.11 in a module of its own
-    from jax._src import flattree as _flat_tree
+    from jax._src.flattree import flatten as flatten_tree
+    from jax._src.flattree import pack as pack_trees
 except ImportError:
-    from jax._src.tree_util import FlatTree as _flat_tree  # type: ignore
+    from jax._src.tree_util import FlatTree
 
-flatten_tree = _flat_tree.flatten
-pack_trees = _flat_tree.pack
+    flatten_tree, pack_trees = FlatTree.flatten, FlatTree.pack
 
 
 # ---------------------------------------------------------------- tracing
@@ -135,7 +135,7 @@ def without_names(jaxpr: Jaxpr) -> Any:
 
 
 def inputs_as_consts(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Any]]:
-    """The same jaxpr with the constants that it holds as its leading inputs, and those constants."""
+    """The same jaxpr with the constants that it holds as leading inputs, and those constants."""
     jaxpr, consts = pe.separate_consts(jaxpr)
     return jaxpr, list(consts)
 
@@ -165,7 +165,6 @@ def permute(jaxpr: Jaxpr, inputs: Sequence[int], outputs: Sequence[int] | None =
     num_inputs, num_outputs = len(jaxpr.in_avals), len(jaxpr.out_avals)
     in_order = tuple(inputs)
     out_order = tuple(range(num_outputs)) if outputs is None else tuple(outputs)
-    assert sorted(in_order) == list(range(num_inputs)), (in_order, num_inputs)
     if in_order == tuple(range(num_inputs)) and out_order == tuple(range(num_outputs)):
         return jaxpr
     return _permute(jaxpr, in_order, out_order)
@@ -304,7 +303,8 @@ def linearize_jaxpr(
     _, unstructured, structured = about_residuals.unpack()
     num_plain, num_structured = len(unstructured), len(structured)
     num_tangents = len(tangent.in_avals) - num_plain - num_structured
-    # Before: [*unstructured, *tangents, *structured]   After: [*unstructured, *structured, *tangents]
+    # Before: inputs are unstructured residuals, tangents, structured residuals.
+    # After:  the tangents come last.
     order = [
         *range(num_plain),
         *range(num_plain + num_tangents, len(tangent.in_avals)),
@@ -313,7 +313,7 @@ def linearize_jaxpr(
     return Linearization(primal, permute(tangent, order), list(nonzeros_out), structured)
 
 
-STRUCTURED_RESIDUALS = hasattr(ad, "vjp_node")
+_vjp_node: Any = getattr(ad, "vjp_node", None)  # since JAX 0.12, with structured residuals
 
 
 def linearize_result(
@@ -327,14 +327,14 @@ def linearize_result(
 
     `tangent_fun(residuals, structured, *tangents)` gets both kinds of residuals.
     """
-    if STRUCTURED_RESIDUALS:
+    if _vjp_node is not None:
         return primals_out, nonzeros_out, residuals, structured, tangent_fun
     return primals_out, nonzeros_out, residuals, lambda res, *ts: tangent_fun(res, None, *ts)
 
 
 def tangent_primitive(primitive: Primitive, is_vjp: bool) -> Primitive:
     """The primitive that a tangent program binds: JAX 0.12 marks those that only a vjp reads."""
-    return ad.vjp_node(primitive) if is_vjp and STRUCTURED_RESIDUALS else primitive
+    return _vjp_node(primitive) if is_vjp and _vjp_node is not None else primitive
 
 
 # ---------------------------------------------------------------- reverse mode
@@ -412,7 +412,7 @@ def split_for_checkpoint(
 def unknown_outputs(
     trace: Any, primitive: Primitive, inputs: Sequence[Any], avals: Sequence[Aval], params: dict
 ) -> list[Any]:
-    """Stage an equation into the unknown program of a partial evaluation, and return its outputs."""
+    """Stage an equation into the unknown program of a partial evaluation; return its outputs."""
     tracers_in = [trace.instantiate_const(trace.to_jaxpr_tracer(x)) for x in inputs]
     tracers_out = [pe.JaxprTracer(trace, pe.PartialVal.unknown(a), None) for a in avals]
     stack = source_info_util.current_name_stack()[len(trace.name_stack) :]
@@ -464,9 +464,8 @@ def register_dead_code_rule(primitive: Primitive, rule: Callable) -> None:
 
 def must_keep(equation: JaxprEqn, live_inputs: Sequence[bool]) -> bool:
     """Whether an equation has effects that forbid dropping it."""
-    if _DCE_KNOWS_LIVE_INPUTS:
-        return pe.has_effects(equation, live_inputs)
-    return pe.has_effects(equation)
+    live = [live_inputs] if _DCE_KNOWS_LIVE_INPUTS else []
+    return pe.has_effects(equation, *live)
 
 
 # ---------------------------------------------------------------- types
@@ -497,7 +496,7 @@ def renumber_effects(effects: Any, new_position: Callable[[int], int]) -> set[An
 
 
 def callback_effects(effects: Any) -> list[Any]:
-    """The effects of `io_callback`, which may change the world outside and must run exactly once."""
+    """The effects of `io_callback`, which changes the world outside and must run exactly once."""
     kinds = (_callback._IOEffect, _callback._OrderedIOEffect)
     return [e for e in effects if e in kinds]
 
@@ -569,7 +568,7 @@ move_axis = batching.moveaxis
 def batch_jaxpr(
     jaxpr: Jaxpr, axis: Any, in_axes: Sequence[int | None], batched_out: Sequence[bool]
 ) -> tuple[Jaxpr, list[bool]]:
-    """Batch a jaxpr; outputs marked in `batched_out` are batched whether they depend on it or not."""
+    """Batch a jaxpr; outputs marked in `batched_out` are batched, dependent on it or not."""
     out_axes = [0 if b else batching.zero_if_mapped for b in batched_out]
     batched, is_batched = batching.batch_jaxpr_axes(jaxpr, axis, list(in_axes), out_axes)
     return batched, list(is_batched)
@@ -624,7 +623,7 @@ def mesh_of(x: Any) -> Any:
 class LoweringBlocks:
     """Helpers to lower jaxprs into the regions of a StableHLO operation."""
 
-    def __init__(self, ctx: Any):
+    def __init__(self, ctx: Any) -> None:
         self.ctx = ctx
 
     def types(self, avals: Sequence[Aval]) -> list[Any]:

@@ -65,13 +65,13 @@ def _bound(name: str, value: Any) -> Bound:
         aval = jax.typeof(value)
         shape, dtype, weak = aval.shape, aval.dtype, getattr(aval, "weak_type", False)
     except TypeError:
-        raise _not_an_integer(name, value, type(value).__name__) from None
+        raise _not_an_integer(name, type(value).__name__) from None
     if shape or not jnp.issubdtype(dtype, np.integer):
-        raise _not_an_integer(name, value, aval.str_short())
+        raise _not_an_integer(name, aval.str_short())
     return Bound(name, value, dtype, weak)
 
 
-def _not_an_integer(name: str, value: Any, type_name: str) -> TypeError:
+def _not_an_integer(name: str, type_name: str) -> TypeError:
     advice = ""
     if type_name.startswith(("float", "bfloat")):
         advice = " Round it first, for instance `round(total / step)`: it is never truncated."
@@ -104,7 +104,8 @@ def _common_type(first: Bound, last: Bound) -> np.dtype:
 def _check_fits(what: str, value: int, dtype: np.dtype) -> None:
     limits = np.iinfo(dtype)
     if not limits.min <= value <= limits.max:
-        hint = "" if jax.config.jax_enable_x64 else " Turn on jax_enable_x64 for 64-bit indices."
+        has_64_bits = jnp.result_type(int) == np.int64
+        hint = "" if has_64_bits else " Turn on jax_enable_x64 for 64-bit indices."
         raise OverflowError(
             f"fori_loop: {what} would be {value}, which does not fit {dtype.name}.{hint}"
         )

@@ -42,8 +42,8 @@ def fori_loop(
             return val
 
     Where both bounds are known while tracing the loop becomes a `scan`, and reverse-mode
-    differentiation works; where one is traced it becomes a `while`, and reverse mode does not. Either
-    way the index has the integer type of the bounds.
+    differentiation works; where one is traced it becomes a `while`, and reverse mode does not.
+    Either way the index has the integer type of the bounds.
 
     Args:
       lower: the first index, an integer scalar.

@@ -56,8 +56,8 @@ def _leading_axes(leaves: Sequence[Any]) -> list[Any]:
     sharded = [a for a in avals if not _jax.is_ref(a) and a.sharding.spec[0] is not None]
     if sharded:
         raise ValueError(
-            "scan needs the leading axis of its xs unsharded, because one device runs one step after "
-            f"the other, but got {', '.join(str(a.sharding.spec) for a in sharded)}. "
+            "scan needs the leading axis of its xs unsharded, because steps run one after the "
+            f"other, but got {', '.join(str(a.sharding.spec) for a in sharded)}. "
             "Use `jax.sharding.reshard` before the scan."
         )
     return [aval.shape[0] for aval in avals]

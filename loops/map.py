@@ -29,8 +29,8 @@ def map(f: Callable[[X], Y], xs: X, *, batch_size: int | None = None) -> Y:
         def map(f, xs):
             return stack([f(x) for x in xs])
 
-    With `batch_size` it applies `jax.vmap(f)` to that many rows at a time: a middle road between the
-    memory of `jax.vmap` and the speed of one row after the other.
+    With `batch_size` it applies `jax.vmap(f)` to that many rows at a time: a middle road between
+    the memory of `jax.vmap` and the speed of one row after the other.
 
     Args:
       f: a function of one row.

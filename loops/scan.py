@@ -43,8 +43,8 @@ def scan(
                 ys.append(y)
             return carry, stack(ys)
 
-    `init`, `xs` and what `f` returns may be any pytrees; stacking and slicing are done leaf by leaf.
-    `f` is traced once, against the types of `init`, so the carry that it returns must have exactly
+    `init`, `xs` and what `f` returns may be any pytrees; stacking and slicing go leaf by leaf. `f`
+    is traced once, against the types of `init`, so the carry that it returns must have exactly
     the structure, shapes and dtypes that went in. A Python scalar in `init` is weakly typed: where
     the body returns another dtype for it, it is converted and `f` is traced again.
 

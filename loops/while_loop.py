@@ -66,7 +66,11 @@ def while_loop(
 
 
 class TracedWhile(NamedTuple):
-    """Condition and body traced: [*consts, *carry] -> [predicate] and [*consts, *carry] -> [*carry]."""
+    """Condition and body traced.
+
+    cond_jaxpr: [*consts, *carry] -> [predicate]
+    body_jaxpr: [*consts, *carry] -> [*carry]
+    """
 
     cond_jaxpr: Any
     cond_consts: list[Any]

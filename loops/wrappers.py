@@ -37,7 +37,8 @@ def one_for_each_function(make: Callable[..., Callable]) -> Callable[[Callable],
 def _only_alive(reference: Callable[[], Any]) -> Callable[[], Callable]:
     def get() -> Callable:
         fun = reference()
-        assert fun is not None, "the caller of the loop holds its body"
+        if fun is None:
+            raise ReferenceError("the body of a loop is gone; the caller of the loop must hold it")
         return fun
 
     return get

@@ -13,14 +13,13 @@ from jax import lax
 
 from loops import _jax
 from loops.primitives.layout import split_while_inputs
+from loops.primitives.while_loop import while_of_functions
 
 
 def freeze_finished_lanes(
     *args: Any, cond_jaxpr: Any, cond_nconsts: int, body_jaxpr: Any, body_nconsts: int
 ) -> list[Any]:
     """Run the loop until no lane's predicate holds; a lane's carry never changes after its end."""
-    from loops.primitives.while_loop import while_of_functions  # lowering of while: circular
-
     cond_consts, body_consts, init = split_while_inputs(args, cond_nconsts, body_nconsts)
 
     def lanes_running(carry: tuple[Any, ...]) -> Any:

@@ -12,14 +12,13 @@ from typing import Any
 
 from loops import _jax
 from loops.primitives.layout import split_while_inputs
+from loops.primitives.while_loop import while_of_functions
 
 
 def move_condition_into_body(
     *args: Any, cond_jaxpr: Any, cond_nconsts: int, body_jaxpr: Any, body_nconsts: int
 ) -> list[Any]:
     """Run the condition once before the loop and once after each step, as often as before."""
-    from loops.primitives.while_loop import while_of_functions  # lowering of while: circular
-
     cond_consts, body_consts, init = split_while_inputs(args, cond_nconsts, body_nconsts)
 
     def predicate_of(carry: list[Any]) -> Any:

@@ -65,6 +65,4 @@ def keep(marks: Sequence[bool], values: Sequence[Any]) -> list[Any]:
 def merge(marks: Sequence[bool], unmarked: Sequence[Any], marked: Sequence[Any]) -> list[Any]:
     """Undo `partition`."""
     false_values, true_values = iter(unmarked), iter(marked)
-    merged = [next(true_values) if mark else next(false_values) for mark in marks]
-    assert not [*false_values, *true_values], "more values than marks"
-    return merged
+    return [next(true_values) if mark else next(false_values) for mark in marks]

@@ -5,8 +5,9 @@
         jaxpr    [*consts, *carry, *x] -> [*carry, *y]
         outputs  [*carry, *ys]
 
-`jaxpr` is closed, `length` an integer or a symbolic dimension, `unroll` the number of steps that one
-turn of the compiled loop runs (0: all of them). The carry's types going in equal those coming out.
+`jaxpr` is closed, `length` an integer or a symbolic dimension, `unroll` the number of steps that
+one turn of the compiled loop runs (0: all of them). The carry's types going in equal those coming
+out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any
 
 from loops import _jax
 from loops.primitives.layout import split_scan_inputs, split_scan_outputs
-from loops.primitives.scan_lowering import run_scan
 
 scan_p = _jax.Primitive("scan")
 scan_p.multiple_results = True
@@ -45,4 +45,3 @@ scan_p.def_effectful_abstract_eval(scan_abstract_eval)
 scan_p.def_impl(_jax.apply_primitive(scan_p))
 scan_p.skip_canonicalization = True
 scan_p.is_effectful = lambda params: bool(params["jaxpr"].effects)
-_jax.register_lowering(scan_p, _jax.lower_function(run_scan, multiple_results=True))

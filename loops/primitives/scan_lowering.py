@@ -5,8 +5,8 @@
         carry, ys[block] = run the body `unroll` times on xs[block]
     run the steps that fill no block                no loop
 
-The ys have their final shape from the start, so blocks and left-over steps write into one buffer and
-nothing is concatenated or reshaped afterwards.
+The ys have their final shape from the start, so blocks and left-over steps write into one buffer
+and nothing is concatenated or reshaped afterwards.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jax import lax
 
 from loops import _jax
 from loops.primitives.layout import split_scan_inputs, split_scan_outputs
+from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_of_functions
 
 
@@ -82,6 +83,9 @@ def run_scan(
         carry, all_ys = run_steps(carry, [_take(xs, start + i) for i in range(plan.rest)])
         buffers = _write_block(buffers, all_ys, start)
     return [_keep_unreduced(x) for x in [*carry, *buffers]]
+
+
+_jax.register_lowering(scan_p, _jax.lower_function(run_scan, multiple_results=True))
 
 
 def _run_steps(

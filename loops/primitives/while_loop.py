@@ -6,8 +6,8 @@
         body_jaxpr  [*body_consts, *carry] -> [*carry]
         outputs     [*carry]
 
-The predicate is a boolean scalar, or after batching an array of booleans, one for each lane: then the
-loop runs until all of them are False, a lane whose predicate is False keeps its carry, and the
+The predicate is a boolean scalar, or after batching an array of booleans, one for each lane: then
+the loop runs until all of them are False, a lane whose predicate is False keeps its carry, and the
 predicate's shape is a prefix of the shape of each part of the carry.
 """
 
@@ -20,7 +20,6 @@ import jax
 
 from loops import _jax
 from loops.primitives.layout import split_while_inputs
-from loops.primitives.while_lowering import lower_while
 
 while_p = _jax.Primitive("while")
 while_p.multiple_results = True
@@ -80,4 +79,3 @@ while_p.skip_canonicalization = True
 while_p.is_effectful = lambda params: bool(
     params["cond_jaxpr"].effects or params["body_jaxpr"].effects
 )
-_jax.register_lowering(while_p, lower_while)

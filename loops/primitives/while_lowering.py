@@ -1,11 +1,11 @@
 """Lowering of `while` to one StableHLO `while`.
 
-The operation carries the tokens of ordered effects, the constants of both regions and the carry. Two
-kinds of loop are rewritten first, jaxpr to jaxpr, so that the lowering itself has one case:
+The operation carries the tokens of ordered effects, the constants of both regions and the carry.
+Two kinds of loop are rewritten first, jaxpr to jaxpr, so that the lowering itself has one case:
 
 * an array of predicates becomes a scalar one (`loops.passes.freeze_lanes`);
-* a condition with ordered effects moves into the body (`loops.passes.rotate`), because a region that
-  computes a predicate can hand on no token.
+* a condition with ordered effects moves into the body (`loops.passes.rotate`), because a region
+  that computes a predicate can hand on no token.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from loops import _jax
 from loops.passes.freeze_lanes import freeze_finished_lanes
 from loops.passes.rotate import move_condition_into_body
 from loops.primitives.layout import split_while_inputs
+from loops.primitives.while_loop import while_p
 
 
 def lower_while(ctx: Any, *args: Any, **params: Any) -> list[Any]:
@@ -25,6 +26,9 @@ def lower_while(ctx: Any, *args: Any, **params: Any) -> list[Any]:
     if _jax.ordered_effects(params["cond_jaxpr"].effects):
         return _relower(ctx, move_condition_into_body, args, params)
     return _lower_plain_while(ctx, *args, **params)
+
+
+_jax.register_lowering(while_p, lower_while)
 
 
 def _relower(ctx: Any, rewrite: Any, args: Any, params: dict[str, Any]) -> list[Any]:

@@ -1,9 +1,9 @@
 """vmap: only what depends on the batch gets a batch axis.
 
 A part of the carry is batched if its init is, or if a step makes it so: a fixpoint. A while loop
-whose predicate is batched runs until the last lane is done, and a lane that is done keeps its carry;
-so then the whole carry is batched, save the parts that the body hands on unchanged, which become
-constants of condition and body.
+whose predicate is batched runs until the last lane is done, and a lane that is done keeps its
+carry; so then the whole carry is batched, save the parts that the body hands on unchanged, which
+become constants of condition and body.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def scan_batch(
     num_carry: int,
     **params: Any,
 ) -> tuple[list[Any], list[int | None]]:
-    """Run one scan over all lanes: the batch axis comes first in the carry and second in xs and ys."""
+    """Run one scan over all lanes; the batch axis is first in the carry and second in the xs."""
     consts, carry, xs = split_scan_inputs(args, num_consts, num_carry)
     const_dims, carry_dims, xs_dims = split_scan_inputs(dims, num_consts, num_carry)
     xs, row_axes = _batch_axis_after_rows(xs, xs_dims)
@@ -83,8 +83,8 @@ def _batch_axis_after_rows(xs: Sequence[Any], dims: Dims) -> tuple[list[Any], li
             continue
         if dim == 0:
             raise NotImplementedError(
-                "vmap of a scan over a Ref batched along its leading axis, which is the axis that is "
-                "scanned over. Batch the Ref along another axis, or scan over an array."
+                "vmap of a scan over a Ref batched along its leading axis, which is the axis that "
+                "is scanned over. Batch the Ref along another axis, or scan over an array."
             )
         moved.append(x)
         row_axes.append(dim - 1)
@@ -93,14 +93,15 @@ def _batch_axis_after_rows(xs: Sequence[Any], dims: Dims) -> tuple[list[Any], li
 
 def _move_axes(axis: Any, values: Sequence[Any], old: Dims, new: Dims) -> list[Any]:
     """Values with their batch axis moved, or with a new one."""
-    moved = []
-    for x, before, after in zip(values, old, new, strict=True):
-        if before is None and after is not None:
-            x = _jax.broadcast_along(x, axis, after)
-        elif before != after:
-            x = _jax.move_axis(x, before, after)
-        moved.append(x)
-    return moved
+
+    def move(x: Any, before: int | None, after: int | None) -> Any:
+        if after is None:  # the carry's marks only grow: it has no batch axis before either
+            return x
+        if before is None:
+            return _jax.broadcast_along(x, axis, after)
+        return x if before == after else _jax.move_axis(x, before, after)
+
+    return [move(*each) for each in zip(values, old, new, strict=True)]
 
 
 class Loop(NamedTuple):
@@ -172,7 +173,9 @@ def _read_only_carry_as_consts(loop: Loop) -> tuple[Loop, list[bool]]:
     sources = _jax.forwarded_inputs(loop.body_jaxpr)
     read_only = [source == num_body + i for i, source in enumerate(sources)]
     others, fixed = partition(read_only, range(len(sources)))
-    order = lambda n: [*range(n), *(n + i for i in fixed), *(n + i for i in others)]
+
+    def order(num_consts: int) -> list[int]:
+        return [*range(num_consts), *(num_consts + i for i in [*fixed, *others])]
 
     def regroup(groups: WhileInputs) -> WhileInputs:
         changing, constant = partition(read_only, groups.carry)
@@ -222,6 +225,6 @@ def _refuse_effects_in_lanes(loop: Loop) -> None:
     if effects:
         raise NotImplementedError(
             f"vmap of a while loop whose predicate differs between lanes, with effects {effects}: "
-            "they would also run for lanes that are done. Make the predicate the same for all lanes, "
-            "or move the effect out of the loop."
+            "they would also run for lanes that are done. Make the predicate the same for all "
+            "lanes, or move the effect out of the loop."
         )

@@ -1,7 +1,7 @@
 """jax.checkpoint around a loop: what a policy saves is saved, the rest is run again.
 
-The rule here splits one equation of a jaxpr in two: one that runs forwards and returns residuals, and
-one that is run again on the way back.
+The rule here splits one equation of a jaxpr in two: one that runs forwards and returns residuals,
+and one that is run again on the way back.
 """
 
 from __future__ import annotations

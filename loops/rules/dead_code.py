@@ -23,7 +23,7 @@ def live_scan_body(
     used_outputs: Sequence[bool],
     live_inputs: Sequence[bool],
 ) -> tuple[_jax.DeadCodeResult, list[bool]]:
-    """A scan's body without what the used outputs do not need, and the outputs that it still has."""
+    """A scan's body without what no used output needs, and which outputs it still has."""
     used = split_scan_outputs(used_outputs, num_carry)
     num_xs = len(jaxpr.in_avals) - num_consts - num_carry
 
@@ -118,18 +118,18 @@ def while_dead_code(
     unchanged = cond.jaxpr is params["cond_jaxpr"] and body.jaxpr is params["body_jaxpr"]
     if unchanged and all(used_inputs):
         return used_inputs, eqn
-    new_params = dict(
-        cond_jaxpr=cond.jaxpr,
-        cond_nconsts=sum(cond.used_inputs[:cond_nconsts]),
-        body_jaxpr=body.jaxpr,
-        body_nconsts=sum(body.used_inputs[:body_nconsts]),
-    )
+    new_params = {
+        "cond_jaxpr": cond.jaxpr,
+        "cond_nconsts": sum(cond.used_inputs[:cond_nconsts]),
+        "body_jaxpr": body.jaxpr,
+        "body_nconsts": sum(body.used_inputs[:body_nconsts]),
+    }
     invars, outvars = keep(used_inputs, eqn.invars), keep(carry_used, eqn.outvars)
     return used_inputs, _jax.new_equation(eqn.primitive, invars, outvars, new_params, eqn)
 
 
 def _live_everywhere(live: Sequence[bool], variables: Sequence[Any]) -> list[bool]:
-    """Mark each occurrence of a variable that is marked at one of its places; literals are marked."""
+    """Mark all places of a variable that is marked at one of them; literals are marked."""
     marked = {v for v, is_live in zip(variables, live, strict=True) if is_live and _is_variable(v)}
     return [not _is_variable(v) or v in marked for v in variables]
 

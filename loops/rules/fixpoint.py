@@ -1,10 +1,10 @@
 """The fixpoint that the rules share: which parts of a carry have a property.
 
-A property such as "has a tangent", "is batched" or "is unknown" enters a loop with the initial carry
-and spreads through the body: a part that lacks it going in may have it coming out, and has it going
-in at the next step. So a rule assumes a set of parts, runs the body's transformation, and adds what
-came out, until nothing new comes out. Each round adds at least one part, so it takes at most one
-round more than there are parts.
+A property such as "has a tangent", "is batched" or "is unknown" enters a loop with the initial
+carry and spreads through the body: a part that lacks it going in may have it coming out, and has it
+going in at the next step. So a rule assumes a set of parts, runs the body's transformation, and
+adds what came out, until nothing new comes out. Each round adds at least one part, so it takes at
+most one round more than there are parts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """linearize and vjp: the values now, and a program that is linear in the tangents for later.
 
-A scan is linearized body first: one scan computes the values and stacks the residuals, a second one,
-linear, runs over the tangents. A while loop runs an unknown number of steps and cannot stack, so its
-tangent program runs the values again beside the tangents; it cannot be transposed.
+A scan is linearized body first: one scan computes the values and stacks the residuals, a second
+one, linear, runs over the tangents. A while loop runs an unknown number of steps and cannot stack,
+so its tangent program runs the values again beside the tangents; it cannot be transposed.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def scan_linearize(
         return linearized, linearized.nonzeros_out[:num_carry]
 
     carry_nonzero, body = grow_to_fixpoint(given.carry, transform)
-    num_structured = 0 if body.structured is None else len(body.structured)
+    num_structured = len(body.structured or ())
     plan = plan_residuals(body.primal_jaxpr, num_consts, num_carry, num_outputs, num_structured)
     inputs = split_scan_inputs(primals, num_consts, num_carry)
     outputs, residuals = run_known(plan, inputs, params, num_outputs)
     num_plain = len(residuals) - num_structured
     structured = None
-    if num_structured:
+    if body.structured:
         structured = body.structured.update(residuals[num_plain:]).unflatten()
 
     stacked = [source.is_stacked for source in plan.sources]
@@ -85,7 +85,7 @@ _jax.primitive_linearizations[scan_p] = scan_linearize
 def while_linearize(
     is_vjp: bool, nonzeros: Sequence[bool], *primals: Any, **params: Any
 ) -> tuple[Any, ...]:
-    """Run a while loop; its tangents are a loop over values and tangents, started from the same init.
+    """Run a while loop; its tangents are a loop over values and tangents from the same init.
 
     The residuals are the loop's inputs.
     """

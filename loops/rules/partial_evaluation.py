@@ -48,7 +48,7 @@ def split_scan(
     num_carry: int,
     **params: Any,
 ) -> SplitScan:
-    """Run the part of a scan that depends on known inputs alone; unknown inputs are not looked at."""
+    """Run the part of a scan that depends on known inputs alone; the others are not looked at."""
     given = split_scan_inputs(unknowns, num_consts, num_carry)
     num_ys = len(jaxpr.out_avals) - num_carry
 
@@ -138,12 +138,12 @@ def known_while(
     body_known = _jax.permute(
         body.known_jaxpr, range(len(body.known_jaxpr.in_avals)), range(num_known)
     )
-    params = dict(
-        cond_jaxpr=cond.known_jaxpr,
-        cond_nconsts=given.cond_consts.count(False),
-        body_jaxpr=body_known,
-        body_nconsts=given.body_consts.count(False),
-    )
+    params = {
+        "cond_jaxpr": cond.known_jaxpr,
+        "cond_nconsts": given.cond_consts.count(False),
+        "body_jaxpr": body_known,
+        "body_nconsts": given.body_consts.count(False),
+    }
     inputs_known = [not u for u in (*given.cond_consts, *given.body_consts, *carry_unknown)]
     return KnownWhile(carry_unknown, inputs_known, params)
 

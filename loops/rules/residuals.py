@@ -1,8 +1,8 @@
 """What the second half of a split loop needs from the first, and where it comes from.
 
-Linearization, partial evaluation and checkpointing all split a body in two: a part that runs now and
-returns *residuals*, and a part that runs later and reads them. A residual computed at each step must
-be stacked over all steps, which is what a gradient's memory is spent on. Many need not be:
+Linearization, partial evaluation and checkpointing all split a body in two: a part that runs now
+and returns *residuals*, and a part that runs later and reads them. A residual computed at each step
+must be stacked over all steps, which is what a gradient's memory is spent on. Many need not be:
 
 * one that is an input of the body is there already: a constant as it is, an x as a row of the xs;
 * one that equals a stacked output, or another residual, need not be stored twice;

@@ -1,7 +1,7 @@
 """Transposition: a linear scan run backwards over cotangents.
 
     forwards    carry' [t+1], y'[t] = linear(consts', carry'[t], x'[t])
-    backwards   carry~ [t],   x~[t] = linear^T(carry~[t+1], y~[t]),  consts~ += their share of step t
+    backwards   carry~ [t],   x~[t] = linear^T(carry~[t+1], y~[t]),  and consts~ add up
 
 A while loop has no transpose: nothing says how many steps to run backwards.
 """
@@ -44,7 +44,7 @@ def accumulation_of(arg: Any, body_aval: Any) -> Accumulation:
 
 
 class LinearScan(NamedTuple):
-    """A scan all of whose carry is linear: arguments (values and accumulators), body and cotangents."""
+    """A linear scan: its arguments (values and accumulators), body and cotangents."""
 
     args: ScanInputs
     jaxpr: Any
@@ -63,7 +63,7 @@ def scan_transpose(
     num_carry: int,
 ) -> Any:
     """Pull cotangents back through a linear scan, into the accumulators among `args`."""
-    params = dict(length=length, reverse=reverse, unroll=unroll)
+    params = {"length": length, "reverse": reverse, "unroll": unroll}
     cts = split_scan_outputs(cotangents, num_carry)
     linear = LinearScan(split_scan_inputs(args, num_consts, num_carry), jaxpr, cts.carry, cts.ys)
     linear = _drop_unneeded(_only_linear_carry(linear, params))
@@ -159,8 +159,8 @@ def depends_on(jaxpr: Any, inputs: Sequence[bool]) -> list[bool]:
 def _drop_unneeded(scan: LinearScan) -> LinearScan:
     """Leave out what no cotangent reaches.
 
-    A cotangent that is a symbolic zero stays one, so a NaN in a value that the result does not depend
-    on is never multiplied by zero.
+    A cotangent that is a symbolic zero stays one, so a NaN in a value that the result does not
+    depend on is never multiplied by zero.
     """
     num_consts, num_carry = len(scan.args.consts), len(scan.args.carry)
     cotangents = [*scan.carry_cotangents, *scan.ys_cotangents]
@@ -196,7 +196,10 @@ def _transpose_body_uncached(
     out_types = split_scan_outputs(jaxpr.out_avals, num_carry)
     consts = _by_accumulation(types.consts, consts_how)
     xs = _by_accumulation(types.xs, xs_how)
-    cotangent = lambda avals: [aval.to_ct_aval() for aval in avals]
+
+    def cotangent(avals: list[Any]) -> list[Any]:
+        return [aval.to_ct_aval() for aval in avals]
+
     in_avals = [
         *consts[Accumulation.NONE],
         *consts[Accumulation.REF],
@@ -211,7 +214,10 @@ def _transpose_body_uncached(
     def transposed(*args: Any) -> list[Any]:
         nonlocal log_tree
         values = iter(args)
-        take = lambda group: [next(values) for _ in group]
+
+        def take(group: Sequence[Any]) -> list[Any]:
+            return [next(values) for _ in group]
+
         supply = {
             Accumulation.NONE: take(consts[Accumulation.NONE]),
             Accumulation.REF: take(consts[Accumulation.REF]),
@@ -262,8 +268,8 @@ def _accumulators(
 def while_transpose(*_: Any, **__: Any) -> Any:
     """Refuse, with the ways out."""
     raise ValueError(
-        "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with dynamic "
-        "start/stop values. Try using lax.scan, or using fori_loop with static start/stop."
+        "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with "
+        "dynamic start/stop values. Try using lax.scan, or using fori_loop with static start/stop."
     )
 
 
