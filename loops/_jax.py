@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -48,8 +49,11 @@ from jax._src.lib.mlir.dialects import hlo
 # Private: the mesh that arrays with explicit sharding are made under.
 from jax._src.mesh import use_abstract_mesh
 
-# Private: mutable arrays' type.
-from jax._src.state.types import AbstractRef
+# Private: the rules that turn Refs into values have no public registry.
+from jax._src.state import discharge as _discharge
+
+# Private: mutable arrays' type, and the effect of writing to one.
+from jax._src.state.types import AbstractRef, AccumEffect, WriteEffect
 
 # Private: caches that hold a jaxpr weakly and know JAX's tracing context.
 from jax._src.util import weakref_lru_cache
@@ -466,6 +470,56 @@ def must_keep(equation: JaxprEqn, live_inputs: Sequence[bool]) -> bool:
     """Whether an equation has effects that forbid dropping it."""
     live = [live_inputs] if _DCE_KNOWS_LIVE_INPUTS else []
     return pe.has_effects(equation, *live)
+
+
+# ---------------------------------------------------------------- Refs
+
+
+class DischargeContext(NamedTuple):
+    """What a rule that turns Refs into values is told beside its arguments.
+
+    `discharge(jaxpr, should)` does the same to a jaxpr: [*inputs] -> [*outputs, *contents of the
+    discharged Refs].
+    """
+
+    in_avals: Sequence[Aval]
+    should_discharge: Sequence[bool]
+    discharge: Callable[[Jaxpr, Sequence[bool]], Jaxpr]
+
+
+def register_discharge_rule(primitive: Primitive, rule: Callable) -> None:
+    """Register `rule(context, *args, **params)`, which returns new contents and outputs."""
+    if hasattr(_discharge, "DischargeContext"):
+        _discharge.register_discharge_rule(primitive)(partial(_discharge_since_0_12, rule))
+    else:
+        register = getattr(_discharge, "register_partial_discharge_rule")  # noqa: B009
+        register(primitive)(partial(_discharge_before_0_12, rule))
+
+
+def _discharge_since_0_12(rule: Callable, context: Any, *args: Any, **params: Any) -> Any:
+    def discharge(jaxpr: Jaxpr, should: Sequence[bool]) -> Jaxpr:
+        return _discharge.discharge_state(
+            jaxpr,
+            should_discharge=list(should),
+            strip_memory_space=context.strip_memory_space,
+        )
+
+    ours = DischargeContext(context.in_avals, context.should_discharge, discharge)
+    return rule(ours, *args, **params)
+
+
+def _discharge_before_0_12(
+    rule: Callable, should: Sequence[bool], in_avals: Any, _: Any, *args: Any, **params: Any
+) -> Any:
+    def discharge(jaxpr: Jaxpr, should: Sequence[bool]) -> Jaxpr:
+        return _discharge.discharge_state(jaxpr, should_discharge=list(should))
+
+    return rule(DischargeContext(in_avals, should, discharge), *args, **params)
+
+
+def writes_refs(jaxpr: Jaxpr) -> bool:
+    """Whether a jaxpr writes to a Ref among its inputs."""
+    return any(isinstance(e, (WriteEffect, AccumEffect)) for e in jaxpr.effects)
 
 
 # ---------------------------------------------------------------- types

@@ -11,6 +11,7 @@ from loops.rules import (
     forward_mode,
     linearization,
     partial_evaluation,
+    state_discharge,
     transposition,
     typechecks,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "forward_mode",
     "linearization",
     "partial_evaluation",
+    "state_discharge",
     "transposition",
     "typechecks",
 ]
