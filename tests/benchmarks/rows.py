@@ -96,7 +96,8 @@ class Phase(NamedTuple):
     """What is timed of a program, and by which clock.
 
     What Python and the compiler do is told in processor time, which does not count the turns that
-    another process takes on a busy machine. Calls that wait for results are told in elapsed time.
+    another process takes on a busy machine. Running a program is told in elapsed time, because it
+    may use several cores.
     """
 
     prepare: Callable[[Build, Loops], Prepare]
@@ -107,7 +108,7 @@ TRACE = Phase(trace, time.thread_time)
 LOWER = Phase(lower, time.thread_time)
 COMPILE = Phase(compile_, time.process_time)
 RUN = Phase(run, time.perf_counter)
-EAGER = Phase(eager, time.perf_counter)
+EAGER = Phase(eager, time.process_time)
 
 
 def timed(name: str, phase: Phase, build: Build) -> Row:

@@ -88,7 +88,7 @@ class Effort(NamedTuple):
     sample_seconds: float
 
 
-THOROUGH = Effort(seconds=4.0, min_blocks=15, max_blocks=200, sample_seconds=4e-3)
+THOROUGH = Effort(seconds=4.0, min_blocks=15, max_blocks=400, sample_seconds=1e-3)
 QUICK = Effort(seconds=0.4, min_blocks=5, max_blocks=30, sample_seconds=1e-3)
 
 
