@@ -12,7 +12,7 @@ from loops import _jax
 
 
 class Bound(NamedTuple):
-    """One bound: its name, what the caller passed, its integer type and whether that is weak."""
+    """One bound: its name, what the caller passed, its type and whether that is weak."""
 
     name: str
     value: Any
@@ -23,7 +23,11 @@ class Bound(NamedTuple):
         """Its value, if that is known while tracing."""
         if _jax.is_symbolic_dimension(self.value) or not _jax.is_concrete(self.value):
             return None
-        return int(self.value)
+        return int(self.value) if self.is_integer() else None
+
+    def is_integer(self) -> bool:
+        """Whether it counts in integers; a traced bound may be a float."""
+        return jnp.issubdtype(self.dtype, np.integer)
 
 
 class Bounds(NamedTuple):
@@ -38,10 +42,13 @@ class Bounds(NamedTuple):
 
 
 def check_bounds(lower: Any, upper: Any) -> Bounds:
-    """Bring two bounds to one integer type, without changing a value.
+    """Bring two bounds to one type, without changing a value.
+
+    A traced float is taken as it is and counted up from; a float whose value is known is refused,
+    because it would have to be cut down to a number of steps.
 
     Raises:
-      TypeError: a bound is no integer scalar, or both have integer types of their own that differ.
+      TypeError: a bound is no integer scalar, or both have types of their own that differ.
       OverflowError: a value does not fit the common type.
     """
     first, last = _bound("lower", lower), _bound("upper", upper)
@@ -66,7 +73,8 @@ def _bound(name: str, value: Any) -> Bound:
         shape, dtype, weak = aval.shape, aval.dtype, getattr(aval, "weak_type", False)
     except TypeError:
         raise _not_an_integer(name, type(value).__name__) from None
-    if shape or not jnp.issubdtype(dtype, np.integer):
+    counts_in_floats = isinstance(value, jax.core.Tracer) and jnp.issubdtype(dtype, np.floating)
+    if shape or not (jnp.issubdtype(dtype, np.integer) or counts_in_floats):
         raise _not_an_integer(name, aval.str_short())
     return Bound(name, value, dtype, weak)
 
@@ -79,35 +87,28 @@ def _not_an_integer(name: str, type_name: str) -> TypeError:
 
 
 def _common_type(first: Bound, last: Bound) -> np.dtype:
-    """The type of the bound that has one of its own; Python ints take the other's."""
+    """The type of the bound that has one of its own; a weakly typed integer takes it.
+
+    A traced integer may be negative, so it takes signed types only.
+    """
     if first.dtype == last.dtype:
         return first.dtype
-    strong = [bound for bound in (first, last) if not bound.weak]
-    fits = (
-        all(
-            b.known() is not None or jnp.issubdtype(strong[0].dtype, np.signedinteger)
-            for b in (first, last)
-            if b.weak
-        )
-        if len(strong) == 1
-        else False
+    weak, strong = (first, last) if first.weak else (last, first)
+    is_mixed = weak.weak and not strong.weak and weak.is_integer() and strong.is_integer()
+    if is_mixed and (weak.known() is not None or jnp.issubdtype(strong.dtype, np.signedinteger)):
+        return strong.dtype
+    raise TypeError(
+        "lower and upper arguments to fori_loop must have equal types, got "
+        f"{first.dtype.name} and {last.dtype.name}. Give both the same integer type."
     )
-    if not fits:
-        raise TypeError(
-            "lower and upper arguments to fori_loop must have equal types, got "
-            f"{first.dtype.name} and {last.dtype.name}. Convert one of them, for instance "
-            f"`upper.astype({first.dtype.name})`."
-        )
-    return strong[0].dtype
 
 
 def _check_fits(what: str, value: int, dtype: np.dtype) -> None:
     limits = np.iinfo(dtype)
     if not limits.min <= value <= limits.max:
-        has_64_bits = jnp.result_type(int) == np.int64
-        hint = "" if has_64_bits else " Turn on jax_enable_x64 for 64-bit indices."
         raise OverflowError(
-            f"fori_loop: {what} would be {value}, which does not fit {dtype.name}.{hint}"
+            f"fori_loop: {what} would be {value}, which does not fit {dtype.name}. "
+            "Give the bounds a wider integer type (for 64 bits turn on jax_enable_x64)."
         )
 
 

@@ -48,7 +48,8 @@ def fori_loop(
     Args:
       lower: the first index, an integer scalar.
       upper: one more than the last index, of the same integer type; a Python int takes the type of
-        the other bound. If it is not above `lower`, nothing runs.
+        the other bound. If it is not above `lower`, nothing runs. Bounds that are traced floats
+        count in floats; a float whose value is known is refused, never truncated.
       body_fun: `(index, carry) -> carry`.
       init_val: the initial carry, any pytree; see `scan` for the contract.
       unroll: how many steps one turn of the compiled loop runs; True or 0 for all of them. Only for
@@ -68,7 +69,7 @@ def fori_loop(
       10
     """
     if not callable(body_fun):
-        raise TypeError(f"fori_loop: body_fun must be callable, got {type(body_fun).__name__}.")
+        raise TypeError(f"lax.fori_loop: body_fun must be callable, got {type(body_fun).__name__}.")
     bounds = check_bounds(lower, upper)
     debug = _jax.debug_info("fori_loop", body_fun, 0, init_val)
     road = _by_while if bounds.length is None else _by_scan

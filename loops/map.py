@@ -50,7 +50,7 @@ def map(f: Callable[[X], Y], xs: X, *, batch_size: int | None = None) -> Y:
       [0 1 4 9]
     """
     if not callable(f):
-        raise TypeError(f"map: f must be callable, got {type(f).__name__}.")
+        raise TypeError(f"lax.map: f must be callable, got {type(f).__name__}.")
     if batch_size is not None:
         return _map_in_batches(f, xs, operator.index(batch_size))
     debug = _jax.debug_info("map", f, xs)

@@ -74,7 +74,7 @@ def scan(
     """
     del _split_transpose
     if not callable(f):
-        raise TypeError(f"scan: f must be callable, got {type(f).__name__}.")
+        raise TypeError(f"lax.scan: f must be callable, got {type(f).__name__}.")
     debug = _jax.debug_info("scan", f, init, xs)
     return scan_named(f, init, xs, length, reverse, unroll, debug)
 

@@ -59,7 +59,7 @@ def while_loop(
     """
     for name, fun in (("cond_fun", cond_fun), ("body_fun", body_fun)):
         if not callable(fun):
-            raise TypeError(f"while_loop: {name} must be callable, got {type(fun).__name__}.")
+            raise TypeError(f"lax.while_loop: {name} must be callable, got {type(fun).__name__}.")
     cond_debug = _jax.debug_info("while_cond", cond_fun, init_val)
     body_debug = _jax.debug_info("while_body", body_fun, init_val)
     return while_loop_named(cond_fun, body_fun, init_val, cond_debug, body_debug)

@@ -269,8 +269,10 @@ def _accumulators(
     return [accumulator(aval, kind) for aval, kind in zip(avals, how, strict=True)]
 
 
-def while_transpose(*_: Any, **__: Any) -> Any:
-    """Refuse, with the ways out."""
+def while_transpose(cotangents: Sequence[Any], *args: Any, **_: Any) -> list[None]:
+    """Refuse, with the ways out, unless nothing is asked of the loop."""
+    if all(_jax.is_zero(ct) for ct in cotangents):
+        return [None] * len(args)
     raise ValueError(
         "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with "
         "dynamic start/stop values. Try using lax.scan, or using fori_loop with static start/stop."

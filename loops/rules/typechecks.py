@@ -19,8 +19,22 @@ def _check_compatible(loop: str, what: str, takes: Sequence[Any], gets: Sequence
             )
 
 
+def _check_param(loop: str, params: dict[str, Any], name: str, required: str) -> None:
+    """Check one parameter: `required` is "bool" or "non-negative int"."""
+    value = params[name]
+    is_right = type(value) is bool if required == "bool" else type(value) is int and value >= 0
+    if not is_right:
+        raise _jax.JaxprTypeError(
+            f"invalid {loop} param {name} of type {type(value).__name__}, "
+            f"{required} required: {value}"
+        )
+
+
 def scan_typecheck(_: Any, *atoms: Any, **params: Any) -> tuple[list[Any], Any]:
     """Check that a scan's inputs have the types that its body takes, the xs row by row."""
+    _check_param("scan", params, "reverse", "bool")
+    for name in ("unroll", "num_consts", "num_carry"):
+        _check_param("scan", params, name, "non-negative int")
     num_consts, num_carry = params["num_consts"], params["num_carry"]
     avals = [x.aval for x in atoms]
     outputs = scan_abstract_eval(*avals, **params)
@@ -38,6 +52,8 @@ _jax.typecheck_rules[scan_p] = scan_typecheck
 
 def while_typecheck(_: Any, *atoms: Any, **params: Any) -> tuple[list[Any], Any]:
     """Check that a while loop's inputs and carry have the types that its two jaxprs take."""
+    for name in ("cond_nconsts", "body_nconsts"):
+        _check_param("while", params, name, "non-negative int")
     avals = [x.aval for x in atoms]
     outputs = while_abstract_eval(*avals, **params)
     gets = split_while_inputs(avals, params["cond_nconsts"], params["body_nconsts"])
