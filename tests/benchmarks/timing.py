@@ -169,10 +169,10 @@ def median_interval(values: Sequence[float], confidence: float) -> Interval:
     """
     ordered = sorted(values)
     n = len(ordered)
-    rank, tail = 0, 0.0
+    rank, tail = 0, 0  # the tail's outcomes, of 2**n: an integer, because neither fits a float
     for candidate in range((n + 1) // 2):
-        tail += math.comb(n, candidate) * 0.5**n
-        if 2.0 * tail > 1.0 - confidence:
+        tail += math.comb(n, candidate)
+        if 2 * tail / 2**n > 1.0 - confidence:
             break
         rank = candidate
     return Interval(ordered[rank], ordered[n - 1 - rank])
