@@ -34,7 +34,8 @@ from jax._src import effects as jax_effects
 # Private: linearization, accumulators and jvp of jaxprs.
 # Private: batching of jaxprs along chosen axes.
 # Private: IR types of avals, constants and shardings; the public module has no way to them.
-from jax._src.interpreters import ad, batching, mlir
+# Private: the newer jax.checkpoint's rules have no public registry.
+from jax._src.interpreters import ad, batching, mlir, remat
 
 # Private: tracing to jaxprs, partial evaluation and dead code of jaxprs.
 from jax._src.interpreters import partial_eval as pe
@@ -413,6 +414,32 @@ def split_for_checkpoint(
     )
 
 
+def register_rematerialization(primitive: Primitive, rule: Callable) -> None:
+    """Register a rule of the newer `jax.checkpoint` (`jax_remat3`).
+
+    `rule(split, *args, **params)` returns outputs, residuals and `again(residuals, *args)`, which
+    computes the outputs once more. `split(jaxpr)` splits a jaxpr in two under the policy:
+    [*inputs] -> [*outputs, *residuals] and [*residuals, *inputs] -> [*outputs].
+    """
+    takes_trace = len(inspect.signature(remat.remat_jaxpr).parameters) > 2
+    keeps_residuals = hasattr(remat, "_f_rem")  # since JAX 0.12 rules return their residuals
+
+    def registered(policy_or_trace: Any, *args: Any, **params: Any) -> Any:
+        def split(jaxpr: Jaxpr) -> tuple[Jaxpr, Jaxpr]:
+            if not takes_trace:
+                return remat.remat_jaxpr(jaxpr, policy_or_trace)[:2]
+            trace = policy_or_trace
+            more = {"custom_vjp_rules": trace.custom_vjp_rules, "allow_fwds": False}
+            return remat.remat_jaxpr(jaxpr, trace.policy, **more)[:2]
+
+        outputs, residuals, again = rule(split, *args, **params)
+        if keeps_residuals:
+            return outputs, residuals, again
+        return outputs, partial(again, residuals)
+
+    remat.rules[primitive] = registered
+
+
 def unknown_outputs(
     trace: Any, primitive: Primitive, inputs: Sequence[Any], avals: Sequence[Aval], params: dict
 ) -> list[Any]:
@@ -428,6 +455,59 @@ def unknown_outputs(
     if jax_effects.partial_eval_kept_effects.filter_in(effects):
         trace.effect_handles.append(pe.EffectHandle(tracers_in, equation))
     return tracers_out
+
+
+# ---------------------------------------------------------------- hijax
+
+
+class LowJaxpr(NamedTuple):
+    """A jaxpr on the arrays that high-level values are made of, and the way back."""
+
+    jaxpr: Jaxpr
+    raise_outputs: Callable[[Sequence[Any]], list[Any]]
+
+
+def is_high(jaxpr: Jaxpr) -> bool:
+    """Whether a jaxpr has anything of a high-level type."""
+    return jaxpr.jaxpr.is_high
+
+
+def arrays_of(avals: Sequence[Aval], values: Sequence[Any]) -> list[list[Any]]:
+    """The arrays that each value is made of."""
+    _refuse_boxes(avals)
+    return [list(aval.lower_val(x)) for aval, x in zip(avals, values, strict=True)]
+
+
+def lower_high_jaxpr(jaxpr: Jaxpr) -> LowJaxpr:
+    """Lower a jaxpr with high-level types."""
+    _refuse_boxes(jaxpr.in_avals)
+    low_types = flatten_tree(([list(aval.lo_ty()) for aval in jaxpr.in_avals], {}))
+    low, out_tree = pe.lower_jaxpr(jaxpr, low_types)
+
+    def raise_outputs(outputs: Sequence[Any]) -> list[Any]:
+        groups = out_tree.update(list(outputs)).unpack()
+        if _BOXES_CHANGE_TYPE:  # what boxes became comes first; there are none
+            groups = groups[1].unpack()
+        return [aval.raise_val2(x) for aval, x in zip(jaxpr.out_avals, groups, strict=True)]
+
+    return LowJaxpr(low, raise_outputs)
+
+
+_BOXES_CHANGE_TYPE = hasattr(core, "cur_qdd")  # JAX 0.10 has mutable boxes whose type may change
+
+
+def _refuse_boxes(avals: Sequence[Aval]) -> None:
+    if any(getattr(aval, "has_qdd", False) for aval in avals):
+        raise NotImplementedError(
+            "A hijax box inside a loop is not supported: its type may change from step to step. "
+            "Read it before the loop, carry what it holds, and set it afterwards."
+        )
+
+
+def register_lojax(primitive: Primitive, is_high_rule: Callable, to_lojax: Callable) -> None:
+    """Say when an equation of a primitive is high-level, and how to lower it."""
+    primitive.is_high = is_high_rule
+    primitive.to_lojax = to_lojax
 
 
 # ---------------------------------------------------------------- dead code

@@ -1,7 +1,8 @@
 """jax.checkpoint around a loop: what a policy saves is saved, the rest is run again.
 
-The rule here splits one equation of a jaxpr in two: one that runs forwards and returns residuals,
-and one that is run again on the way back.
+There are two kinds of rules, for the two implementations of jax.checkpoint. The older one splits
+one equation of a jaxpr in two: one that runs forwards and returns residuals, and one that is run
+again on the way back. The newer one (`jax_remat3`) does the same while the program runs.
 """
 
 from __future__ import annotations
@@ -105,6 +106,40 @@ def _not_instantiated(inst_in: Sequence[bool], eqn: Any) -> list[Any]:
         for v, inst in zip(eqn.invars, inst_in, strict=True)
         if isinstance(v, _jax.Var) and not inst
     ]
+
+
+def scan_rematerialize(
+    split: Callable[[Any], tuple[Any, Any]],
+    *args: Any,
+    jaxpr: Any,
+    num_consts: int,
+    num_carry: int,
+    **params: Any,
+) -> tuple[list[Any], list[Any], Callable[..., list[Any]]]:
+    """Run a scan that returns what the policy saves, and say how to run it again with that."""
+    forwards, again = split(jaxpr)
+    num_outputs = len(jaxpr.out_avals)
+    plan = plan_residuals(forwards, num_consts, num_carry, num_outputs)
+    run = run_known(plan, split_scan_inputs(args, num_consts, num_carry), params, num_outputs)
+    stacked = [source.is_stacked for source in plan.sources]
+    again_jaxpr = residuals_around(again, stacked)
+
+    def run_again(residuals: list[Any], *args: Any) -> list[Any]:
+        constant, rows = partition(stacked, residuals)
+        return scan_p.bind(
+            *constant,
+            *args,
+            *rows,
+            jaxpr=again_jaxpr,
+            num_consts=len(constant) + num_consts,
+            num_carry=num_carry,
+            **params,
+        )
+
+    return run.outputs, run.residuals, run_again
+
+
+_jax.register_rematerialization(scan_p, scan_rematerialize)
 
 
 def while_checkpoint(
