@@ -10,7 +10,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 JAX ?=
-# Two: on a machine with two cores it takes a bit over half the time of one process.
+# Measured: two processes use the processor no longer than one does, so with two free cores the
+# tests take half the time. More of them on a small machine only wait for each other.
 WORKERS ?= 2
 ARGS ?=
 
