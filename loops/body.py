@@ -1,4 +1,4 @@
-"""A loop's body traced against its carry: the contract, and the promotion of weakly typed inits."""
+"""A loop's body traced against its carry: the contract, and the conversions of its init."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import PyTreeDef, treedef_children
 
-from checks import _check_carry_type, promote_weak_avals
+from checks import _check_carry_type, missing_varying_axes, promote_weak_avals
 from loops import _jax
 
 
@@ -41,9 +42,10 @@ def trace_to_fixpoint(
     """Trace a body until the carry that comes out has the types that went in.
 
     A weakly typed init (a Python scalar) may have another type than the body's output without being
-    wrong: it is converted to what promotion makes of the two, and the body is traced again. Each
-    pass converts at least one leaf to a strong type, so there are at most as many passes as weak
-    leaves, plus one. A strong init needs one pass.
+    wrong: it is converted to what promotion makes of the two, and the body is traced again. So is
+    an init that inside `jax.shard_map` varies over fewer mesh axes than the output, where that is
+    all that differs. Each pass makes a leaf strong or adds an axis to one, so there are few of
+    them; an init that needs neither takes one pass.
 
     Args:
       name: what the contract's message calls the body.
@@ -61,14 +63,21 @@ def trace_to_fixpoint(
         traced, out = trace(init)
         if out.tree != init.tree:
             _check_carry_type(name, body_fun, init.unflatten(), out.tree, out.avals)
-        promoted = promote_weak_avals([jax.typeof(x) for x in init], out.avals)
-        if all(aval is None for aval in promoted):
+        in_avals = [jax.typeof(x) for x in init]
+        promoted = promote_weak_avals(in_avals, out.avals)
+        strong = [p or aval for p, aval in zip(promoted, in_avals, strict=True)]
+        missing = missing_varying_axes(strong, out.avals)
+        if not any(promoted) and not any(missing):
             _check_carry_type(name, body_fun, init.unflatten(), out.tree, out.avals)
             return init, traced
-        init = init.update(
-            x if aval is None else lax.convert_element_type(x, aval.dtype)
-            for x, aval in zip(init, promoted, strict=True)
-        )
+        init = init.update(_convert(*each) for each in zip(init, promoted, missing, strict=True))
+
+
+def _convert(x: Any, promoted: Any, axes: tuple[Any, ...]) -> Any:
+    """A leaf of the carry converted to a promoted type, unless that is None, and cast over axes."""
+    if promoted is not None:
+        x = lax.convert_element_type(x, promoted.dtype)
+    return lax.pcast(jnp.asarray(x), axes, to="varying") if axes else x
 
 
 def trace_scan_body(f: Callable[..., Any], carry: Any, x_avals: Any, debug: Any) -> TracedBody:
