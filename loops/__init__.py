@@ -3,6 +3,7 @@
 from pathlib import Path as _Path
 
 from loops import _jax as _door
+from loops import interop as _interop  # noqa: F401  (importing it registers more rules)
 from loops import rules as _rules  # noqa: F401  (importing it registers the rules)
 from loops.fori_loop import fori_loop
 from loops.map import map
