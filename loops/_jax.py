@@ -57,7 +57,7 @@ from jax._src.state import discharge as _discharge
 from jax._src.state.types import AbstractRef, AccumEffect, WriteEffect
 
 # Private: caches that hold a jaxpr weakly and know JAX's tracing context.
-from jax._src.util import weakref_lru_cache
+from jax._src.util import cache, weakref_lru_cache
 from jax.extend.core import JaxprEqn, Literal, Primitive, Var  # noqa: F401
 
 Jaxpr = Any  # a closed jaxpr: ClosedJaxpr before JAX 0.12, Jaxpr since
@@ -85,6 +85,16 @@ def cached_weakly(fun: Callable) -> Callable:
 def cached_by_jaxpr(fun: Callable) -> Callable:
     """Cache a function of a jaxpr, held weakly, and of hashable values."""
     return weakref_lru_cache(fun)
+
+
+def cached_by_value(max_size: int) -> Callable[[Callable], Callable]:
+    """Cache a function of one hashable value, held strongly, until `jax.clear_caches()`."""
+    return cache(max_size)
+
+
+def is_jaxpr(value: Any) -> bool:
+    """Whether a parameter of an equation is a jaxpr, open or closed."""
+    return isinstance(value, (core.Jaxpr, getattr(core, "ClosedJaxpr", core.Jaxpr)))
 
 
 class TracedFunction(NamedTuple):
@@ -726,13 +736,7 @@ lower_function = mlir.lower_fun
 register_lowering = mlir.register_lowering
 
 
-def apply_primitive(primitive: Primitive) -> Callable:
-    """The implementation that compiles one primitive and runs it."""
-
-    def run(*args: Any, **params: Any) -> Any:
-        return dispatch.apply_primitive(primitive, *args, **params)
-
-    return run
+apply_primitive = dispatch.apply_primitive
 
 
 def uninitialised(prefix: tuple[Any, ...], aval: Aval) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from loops import _jax
+from loops.equal_programs import first_equal_program
 from loops.primitives.layout import split_scan_inputs, split_scan_outputs
 
 scan_p = _jax.Primitive("scan")
@@ -42,6 +43,13 @@ def scan_abstract_eval(
 
 
 scan_p.def_effectful_abstract_eval(scan_abstract_eval)
-scan_p.def_impl(_jax.apply_primitive(scan_p))
+
+
+def scan_eagerly(*args: Any, jaxpr: Any, **params: Any) -> list[Any]:
+    """Compile a scan on its own and run it; equal bodies are compiled once."""
+    return _jax.apply_primitive(scan_p, *args, jaxpr=first_equal_program(jaxpr), **params)
+
+
+scan_p.def_impl(scan_eagerly)
 scan_p.skip_canonicalization = True
 scan_p.is_effectful = lambda params: bool(params["jaxpr"].effects)

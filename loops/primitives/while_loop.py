@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from loops import _jax
+from loops.equal_programs import first_equal_program
 from loops.primitives.layout import split_while_inputs
 
 while_p = _jax.Primitive("while")
@@ -74,7 +75,20 @@ def while_of_functions(
 
 
 while_p.def_effectful_abstract_eval(while_abstract_eval)
-while_p.def_impl(_jax.apply_primitive(while_p))
+
+
+def while_eagerly(*args: Any, cond_jaxpr: Any, body_jaxpr: Any, **params: Any) -> list[Any]:
+    """Compile a while loop on its own and run it; equal loops are compiled once."""
+    return _jax.apply_primitive(
+        while_p,
+        *args,
+        cond_jaxpr=first_equal_program(cond_jaxpr),
+        body_jaxpr=first_equal_program(body_jaxpr),
+        **params,
+    )
+
+
+while_p.def_impl(while_eagerly)
 while_p.skip_canonicalization = True
 while_p.is_effectful = lambda params: bool(
     params["cond_jaxpr"].effects or params["body_jaxpr"].effects

@@ -1,0 +1,135 @@
+"""Equal programs compile once: an eager loop runs the first program that equals its own.
+
+Outside jit a loop is compiled for its body's jaxpr. A lambda written at the call is traced to a new
+jaxpr each time, which JAX would compile anew. So before a loop is compiled its jaxpr is looked up
+among those seen before, by all that the compiled program depends on: equations, operands, types,
+parameters and the context of each equation. Constants are arguments, so nothing that a body closes
+over is kept. What cannot be compared exactly (a callback, a custom derivative rule) is not looked
+up.
+
+The table is bounded, is emptied by `jax.clear_caches()`, and has a section for each setting of
+JAX's configuration that changes what is traced.
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from loops import _jax
+
+MAX_PROGRAMS = 1024
+
+
+class NotComparable(Exception):  # noqa: N818 - it is not an error, and never leaves this module
+    """A jaxpr holds something that only its identity tells from others."""
+
+
+class _KnownProgram:
+    """A jaxpr that equals another if their keys are equal."""
+
+    __slots__ = ("hash", "jaxpr", "key")
+
+    def __init__(self, key: Hashable, jaxpr: Any) -> None:
+        self.key, self.jaxpr, self.hash = key, jaxpr, hash(key)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _KnownProgram) and self.key == other.key
+
+
+@_jax.cached_by_value(MAX_PROGRAMS)
+def _first_seen(program: _KnownProgram) -> Any:
+    return program.jaxpr
+
+
+@_jax.cached_by_jaxpr
+def _reference_to_equal(jaxpr: Any) -> weakref.ref:
+    """A weak reference, because this cache must not keep its own key alive."""
+    try:
+        program = _KnownProgram(program_key(jaxpr), jaxpr)
+    except NotComparable:
+        return weakref.ref(jaxpr)
+    return weakref.ref(_first_seen(program))
+
+
+def first_equal_program(jaxpr: Any) -> Any:
+    """The first jaxpr seen that equals this one, which may be itself."""
+    equal = _reference_to_equal(jaxpr)()
+    return jaxpr if equal is None else equal
+
+
+def program_key(jaxpr: Any) -> Hashable:
+    """All that the compiled form of a jaxpr depends on, with variables by their order.
+
+    Raises:
+      NotComparable: something in it has no value to compare.
+    """
+    inner = jaxpr.jaxpr
+    if jaxpr.consts or inner.effects:
+        raise NotComparable
+    numbers: dict[Any, int] = {}
+
+    def define(variables: Sequence[Any]) -> tuple[Any, ...]:
+        for v in variables:
+            numbers[v] = len(numbers)
+        return tuple(v.aval for v in variables)
+
+    def operand(atom: Any) -> Hashable:
+        if isinstance(atom, _jax.Var):
+            return numbers[atom]
+        return ("literal", value_key(atom.val), atom.aval)
+
+    inputs = define(inner.invars)
+    equations = tuple(
+        (
+            eqn.primitive,
+            tuple(map(operand, eqn.invars)),
+            value_key(eqn.params),
+            eqn.ctx,
+            define(eqn.outvars),
+        )
+        for eqn in inner.eqns
+    )
+    return inputs, equations, tuple(map(operand, inner.outvars))
+
+
+def value_key(value: Any) -> Hashable:
+    """A parameter's value with its type, so that 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    match value:
+        case float():
+            content: Hashable = float(value).hex()
+        case complex():
+            content = value.real.hex(), value.imag.hex()
+        case np.ndarray() | np.generic():
+            content = value.shape, str(value.dtype), value.tobytes()
+        case dict():
+            content = tuple((key, value_key(v)) for key, v in value.items())
+        case tuple() | list():
+            content = tuple(map(value_key, value))
+        case _ if _jax.is_jaxpr(value):
+            content = program_key(value)
+        case _ if _compares_by_value(value):
+            content = value
+        case _:
+            raise NotComparable
+    return type(value), content
+
+
+def _compares_by_value(value: Any) -> bool:
+    """Whether `==` looks at what an object holds, and it can be hashed; functions do neither."""
+    if isinstance(value, (type, enum.Enum, np.dtype, _jax.Primitive)):
+        return True
+    if callable(value) or type(value).__eq__ is object.__eq__:
+        return value is None
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
