@@ -45,7 +45,8 @@ def _missing(in_aval: AbstractValue, out_aval: AbstractValue) -> tuple[Hashable,
     if not (isinstance(in_aval, ShapedArray) and isinstance(out_aval, ShapedArray)):
         return ()
     before, after = in_aval.mat, out_aval.mat
-    is_all = before.update(varying=after.varying) == after
-    if not (is_all and differing_aspects(in_aval, out_aval) == ["varying axes"]):
+    if before == after or before.update(varying=after.varying) != after:
+        return ()
+    if differing_aspects(in_aval, out_aval) != ["varying axes"]:
         return ()
     return tuple(sorted(after.varying - before.varying, key=str))
