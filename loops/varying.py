@@ -1,0 +1,52 @@
+"""A while loop that may run for another number of steps on each device of a mesh.
+
+Inside `jax.shard_map` a predicate may vary over mesh axes. Then the devices leave the loop at steps
+of their own, and what the loop changes differs between them even where one step treats it alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import lax
+
+from loops import _jax
+from loops.primitives.layout import keep, merge, partition
+
+
+def vary_with_predicate(body: _jax.TracedFunction, predicate: Any) -> _jax.TracedFunction:
+    """Make what a body changes vary over the mesh axes over which the loop's predicate varies.
+
+    A part of the carry that the body hands on unchanged is the same after any number of steps.
+
+    Before: [*consts, *carry] -> [*carry]
+    After:  the same, the carry cast where it lacks one of the axes
+    """
+    axes = predicate.mat.varying
+    if not axes:
+        return body
+    first_carry = len(body.consts)
+    sources = _jax.forwarded_inputs(body.jaxpr)
+    unchanged = [source == first_carry + i for i, source in enumerate(sources)]
+    missing = [
+        () if fixed else _missing_axes(aval, axes)
+        for fixed, aval in zip(unchanged, body.out_avals, strict=True)
+    ]
+    if not any(missing):
+        return body
+
+    def cast_outputs(*args: Any) -> list[Any]:
+        new = _jax.call_jaxpr(body.jaxpr, *args)
+        after = merge(unchanged, partition(unchanged, new)[0], keep(unchanged, args[first_carry:]))
+        return [lax.pcast(x, m, to="varying") if m else x for x, m in zip(after, missing)]
+
+    jaxpr = _jax.trace_closed(cast_outputs, body.jaxpr.in_avals, _jax.without_names(body.jaxpr))
+    return body._replace(jaxpr=jaxpr, out_avals=list(jaxpr.out_avals))
+
+
+def _missing_axes(aval: Any, axes: frozenset[Any]) -> tuple[Any, ...]:
+    """The axes, in order, over which an array's type does not vary; none for another type."""
+    if not isinstance(aval, jax.core.ShapedArray):
+        return ()
+    return tuple(sorted(axes - aval.mat.varying, key=str))
