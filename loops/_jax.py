@@ -28,6 +28,9 @@ from jax._src import api_util, config, core, dispatch, source_info_util, traceba
 # Private: the effects of `jax.experimental.io_callback`.
 from jax._src import callback as _callback
 
+# Private: which rule a primitive has under checkify is a registry without a public name.
+from jax._src import checkify as _checkify
+
 # Private: which effects a loop may have is a registry without a public name.
 from jax._src import effects as jax_effects
 
@@ -246,6 +249,11 @@ _call_p, _call_parameter = _find_call_primitive()
 def call_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:
     """Evaluate a jaxpr as one equation that the lowering inlines."""
     return _call_p.bind(*args, **{_call_parameter: jaxpr})
+
+
+def evaluate_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:
+    """Evaluate a jaxpr equation by equation."""
+    return core.jaxpr_as_fun(jaxpr)(*args)
 
 
 def staged_call_equation(
@@ -795,6 +803,90 @@ token_type = mlir.token_type
 hlo_while = hlo.WhileOp
 hlo_return = hlo.return_
 insertion_point = ir.InsertionPoint
+
+# ---------------------------------------------------------------- checkify
+
+# Since JAX 0.12 a program counts its checks; before, each check has a code of its own in a process.
+_CHECKS_ARE_COUNTED = hasattr(_checkify, "CheckifyContext")
+
+
+class CheckedJaxpr(NamedTuple):
+    """A jaxpr that also reports the first error of each kind: [*inputs] -> [*error, *outputs].
+
+    `error_tree` makes an error of its leaves. `num_codes` checks are counted from zero.
+    """
+
+    jaxpr: Jaxpr
+    error_tree: Any
+    num_codes: int
+
+
+def _add_checks(jaxpr: Jaxpr, enabled: frozenset) -> CheckedJaxpr:
+    context = _checkify.CheckifyContext() if _CHECKS_ARE_COUNTED else None
+    no_error = jax.tree.structure(_checkify.init_error)
+    first = [] if context is None else [context]
+    checked, tree, _ = _checkify.jaxpr_to_checkify_jaxpr(
+        *first, jaxpr, enabled, no_error, *jaxpr.in_avals
+    )
+    error_tree, _ = tree.children()
+    return CheckedJaxpr(checked, error_tree, 0 if context is None else context.current_code)
+
+
+add_checks = weakref_lru_cache(_add_checks)
+
+
+class Checks:
+    """The checks that are on while a program gets them."""
+
+    def __init__(self, enabled: frozenset, context: Any = None) -> None:
+        self.enabled, self._context = enabled, context
+
+    def count(self, error: Any, num_codes: int) -> Any:
+        """An error of checks that were counted from zero, counted on from where the program is."""
+        if self._context is None:
+            return error
+        start = self._context.current_code
+        self._context.advance(num_codes)
+        return _checkify.Error(
+            error._pred,
+            {kind: code + start for kind, code in error._code.items()},
+            {code + start: exception for code, exception in error._metadata.items()},
+            error._payload,
+        )
+
+
+class ErrorEntry(NamedTuple):
+    """The first error of one kind: whether there is one, which check found it, and its values."""
+
+    failed: Any
+    code: Any
+    payload: Any
+
+
+def error_entries(error: Any) -> dict[Any, ErrorEntry]:
+    """What an error holds for each kind of error that its program may make."""
+    return {k: ErrorEntry(error._pred[k], error._code[k], error._payload[k]) for k in error._pred}
+
+
+def replace_entries(error: Any, entries: dict[Any, ErrorEntry], *, names_of: Any) -> Any:
+    """An error of other entries, which come from this one and from the error `names_of`."""
+    failed, codes, payloads = (
+        {kind: entry[i] for kind, entry in entries.items()} for i in range(len(ErrorEntry._fields))
+    )
+    return _checkify.Error(failed, codes, {**error._metadata, **names_of._metadata}, payloads)
+
+
+def register_error_check(primitive: Primitive, rule: Callable) -> None:
+    """Register `rule(checks, error, *args, **params)`, which returns an error and outputs."""
+
+    def counted(context: Any, error: Any, enabled: Any, *args: Any, **params: Any) -> Any:
+        return rule(Checks(enabled, context), error, *args, **params)
+
+    def uncounted(error: Any, enabled: Any, *args: Any, **params: Any) -> Any:
+        return rule(Checks(enabled), error, *args, **params)
+
+    _checkify.error_checks[primitive] = counted if _CHECKS_ARE_COUNTED else uncounted
+
 
 # ---------------------------------------------------------------- registries of rules
 

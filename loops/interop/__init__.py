@@ -1,5 +1,9 @@
-"""Interpreters that JAX does not count among its transformations, and roads between our loops and
-JAX's.
+"""Roads between our loops and JAX's, and interpreters that are none of JAX's transformations.
 
 Importing this package registers the rules, those of optional modules when these are loaded.
 """
+
+from loops import primitives as _primitives  # noqa: F401  (it loads the passes, which need it)
+from loops.interop import checkify
+
+__all__ = ["checkify"]

@@ -1,0 +1,285 @@
+"""checkify: a loop that also reports its first error.
+
+A step's checks start from nothing, and what they find is kept if no earlier step has failed. So one
+rule decides everywhere, in a step and around a loop: what came first stays, whatever its kind. JAX
+keeps the first error of each kind and then takes the one whose check stands first in the program,
+though another may have failed many steps earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from loops import _jax
+from loops.passes.freeze_lanes import select_lanes
+from loops.passes.rotate import move_condition_into_body
+from loops.primitives.layout import (
+    split_scan_inputs,
+    split_scan_outputs,
+    split_while_inputs,
+)
+from loops.primitives.scan import scan_p
+from loops.primitives.while_loop import while_of_functions, while_p
+
+
+def scan_checks(
+    checks: _jax.Checks,
+    error: Any,
+    *args: Any,
+    jaxpr: Any,
+    num_consts: int,
+    num_carry: int,
+    **params: Any,
+) -> tuple[Any, list[Any]]:
+    """Run a scan that carries its first error behind its carry."""
+    checked = _jax.add_checks(jaxpr, checks.enabled)
+    consts, carry, xs = split_scan_inputs(args, num_consts, num_carry)
+    no_error = _no_error(checked)
+    outputs = scan_p.bind(
+        *consts,
+        *carry,
+        *no_error,
+        *xs,
+        jaxpr=_checked_scan_body(
+            jaxpr, checks.enabled, num_consts, num_carry, tuple(map(jax.typeof, no_error))
+        ),
+        num_consts=num_consts,
+        num_carry=num_carry + len(no_error),
+        **params,
+    )
+    end = num_carry + len(no_error)
+    error = _add_error(checks, error, checked, outputs[num_carry:end])
+    return error, [*outputs[:num_carry], *outputs[end:]]
+
+
+_jax.register_error_check(scan_p, scan_checks)
+
+
+@_jax.cached_by_jaxpr
+def _checked_scan_body(
+    jaxpr: Any, enabled: frozenset, num_consts: int, num_carry: int, error_avals: tuple[Any, ...]
+) -> Any:
+    """Let a step keep an earlier step's error.
+
+    Before: [*consts, *carry, *x]         -> [*carry, *y]
+    After:  [*consts, *carry, *error, *x] -> [*carry, *error, *y]
+    """
+    checked = _jax.add_checks(jaxpr, enabled)
+    num_errors = len(error_avals)
+
+    def body(*flat: Any) -> list[Any]:
+        consts, state, xs = split_scan_inputs(flat, num_consts, num_carry + num_errors)
+        carry, earlier = state[:num_carry], state[num_carry:]
+        outputs = _jax.evaluate_jaxpr(checked.jaxpr, *consts, *carry, *xs)
+        kept = _first_leaves(checked, earlier, outputs[:num_errors])
+        new_carry, ys = split_scan_outputs(outputs[num_errors:], num_carry)
+        return [*new_carry, *kept, *ys]
+
+    given = split_scan_inputs(jaxpr.in_avals, num_consts, num_carry)
+    avals = [*given.consts, *given.carry, *error_avals, *given.xs]
+    return _jax.trace_closed(body, avals, _jax.without_names(jaxpr))
+
+
+def while_checks(
+    checks: _jax.Checks,
+    error: Any,
+    *args: Any,
+    cond_jaxpr: Any,
+    cond_nconsts: int,
+    body_jaxpr: Any,
+    body_nconsts: int,
+) -> tuple[Any, list[Any]]:
+    """Run a while loop that carries its first error behind its carry.
+
+    A condition that may fail moves into the body, where it is computed once a step, and so does one
+    for each lane.
+    """
+    cond = _jax.add_checks(cond_jaxpr, checks.enabled)
+    if cond.error_tree.num_leaves or cond_jaxpr.out_avals[0].shape:
+        plain = _with_predicate_in_carry(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
+        checked = _jax.add_checks(plain, checks.enabled)
+        num_errors = checked.error_tree.num_leaves
+        outputs = _jax.evaluate_jaxpr(checked.jaxpr, *args)
+        return _add_error(checks, error, checked, outputs[:num_errors]), outputs[num_errors:]
+    checked = _jax.add_checks(body_jaxpr, checks.enabled)
+    no_error = _no_error(checked)
+    error_avals = tuple(map(jax.typeof, no_error))
+    outputs = while_p.bind(
+        *args,
+        *no_error,
+        cond_jaxpr=_jax.with_unused_inputs(cond.jaxpr, error_avals),
+        cond_nconsts=cond_nconsts,
+        body_jaxpr=_checked_while_body(body_jaxpr, checks.enabled, error_avals),
+        body_nconsts=body_nconsts,
+    )
+    num_carry = len(outputs) - len(no_error)
+    return _add_error(checks, error, checked, outputs[num_carry:]), outputs[:num_carry]
+
+
+_jax.register_error_check(while_p, while_checks)
+
+
+@_jax.cached_by_jaxpr
+def _checked_while_body(jaxpr: Any, enabled: frozenset, error_avals: tuple[Any, ...]) -> Any:
+    """Let a step keep an earlier step's error.
+
+    Before: [*consts, *carry]         -> [*carry]
+    After:  [*consts, *carry, *error] -> [*carry, *error]
+    """
+    checked = _jax.add_checks(jaxpr, enabled)
+    num_inputs, num_errors = len(jaxpr.in_avals), len(error_avals)
+
+    def body(*flat: Any) -> list[Any]:
+        outputs = _jax.evaluate_jaxpr(checked.jaxpr, *flat[:num_inputs])
+        kept = _first_leaves(checked, flat[num_inputs:], outputs[:num_errors])
+        return [*outputs[num_errors:], *kept]
+
+    return _jax.trace_closed(body, [*jaxpr.in_avals, *error_avals], _jax.without_names(jaxpr))
+
+
+@_jax.cached_by_jaxpr
+def _with_predicate_in_carry(
+    cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int
+) -> Any:
+    """A loop as a jaxpr with another that tests one boolean: [*inputs] -> [*carry]."""
+    lanes = cond_jaxpr.out_avals[0].shape
+    rewrite = _repeat_last_step_in_finished_lanes if lanes else move_condition_into_body
+
+    def loop(*args: Any) -> list[Any]:
+        return rewrite(
+            *args,
+            cond_jaxpr=cond_jaxpr,
+            cond_nconsts=cond_nconsts,
+            body_jaxpr=body_jaxpr,
+            body_nconsts=body_nconsts,
+        )
+
+    avals = [*cond_jaxpr.in_avals[:cond_nconsts], *body_jaxpr.in_avals]
+    return _jax.trace_closed(loop, avals, _jax.without_names(body_jaxpr))
+
+
+def _repeat_last_step_in_finished_lanes(
+    *args: Any, cond_jaxpr: Any, cond_nconsts: int, body_jaxpr: Any, body_nconsts: int
+) -> list[Any]:
+    """Run a loop over lanes so that a lane that is done meets no error that it has not met.
+
+    running = cond(init)
+    last = select(running, init, init of a lane that runs)
+    while any(running):
+        last = select(running, carry, last)
+        carry = select(running, body(last), carry)
+        running = cond(carry)
+
+    A body's checks look at all lanes at once. A lane that is done therefore runs its last step
+    again, whose errors have been kept already, and one that never runs does what another does.
+    """
+    cond_consts, body_consts, init = split_while_inputs(args, cond_nconsts, body_nconsts)
+    num_carry = len(init)
+
+    def lanes_running(carry: Sequence[Any]) -> Any:
+        (running,) = _jax.evaluate_jaxpr(cond_jaxpr, *cond_consts, *carry)
+        return running
+
+    def any_running(running: Any, *_: Any) -> Any:
+        return lax.reduce_or(running, tuple(range(running.ndim)))
+
+    def select_each(running: Any, new: Sequence[Any], old: Sequence[Any]) -> list[Any]:
+        return [select_lanes(running, n, o) for n, o in zip(new, old, strict=True)]
+
+    def body(running: Any, *state: Any) -> list[Any]:
+        last, carry = state[:num_carry], state[num_carry:]
+        last = select_each(running, carry, last)
+        stepped = _jax.evaluate_jaxpr(body_jaxpr, *body_consts, *last)
+        carry = select_each(running, stepped, carry)
+        return [lanes_running(carry), *last, *carry]
+
+    running = lanes_running(init)
+    last = select_each(running, init, [_one_running_lane(running, x) for x in init])
+    _, *state = while_of_functions(any_running, body, [running, *last, *init])
+    return state[num_carry:]
+
+
+def _one_running_lane(running: Any, x: Any) -> Any:
+    """The first lane that runs, in all lanes; any lane if none runs."""
+    if running.size == 0:
+        return x
+    lane_shape = x.shape[running.ndim :]
+    first = lax.argmax(lax.reshape(running, (running.size,)), 0, jnp.int32)
+    lanes = lax.reshape(x, (running.size, *lane_shape))
+    lane = lax.dynamic_index_in_dim(lanes, first, keepdims=False, allow_negative_indices=False)
+    return lax.broadcast_in_dim(lane, x.shape, tuple(range(running.ndim, x.ndim)))
+
+
+def _no_error(checked: _jax.CheckedJaxpr) -> list[Any]:
+    """The leaves of an error that has not happened, for a loop to begin with.
+
+    Whether a later step's error is kept depends on all of an earlier one, so all of it varies over
+    the mesh axes that any of it varies over.
+    """
+    num_errors = checked.error_tree.num_leaves
+    leaves = [_jax.uninitialised((), aval) for aval in checked.jaxpr.out_avals[:num_errors]]
+    error = jax.tree.unflatten(checked.error_tree, leaves)
+    entries = {
+        kind: entry._replace(failed=lax.full_like(entry.failed, fill_value=False))
+        for kind, entry in _jax.error_entries(error).items()
+    }
+    return _vary_alike(jax.tree.leaves(_jax.replace_entries(error, entries, names_of=error)))
+
+
+def _vary_alike(leaves: Sequence[Any]) -> list[Any]:
+    axes = [jax.typeof(x).mat.varying for x in leaves]
+    all_axes = frozenset().union(*axes)
+    missing = [tuple(sorted(all_axes - own, key=str)) for own in axes]
+    return [lax.pcast(x, m, to="varying") if m else x for x, m in zip(leaves, missing, strict=True)]
+
+
+def _first_leaves(
+    checked: _jax.CheckedJaxpr, earlier: Sequence[Any], later: Sequence[Any]
+) -> list[Any]:
+    """`_first_error` of the leaves of two errors of one jaxpr."""
+    tree = checked.error_tree
+    first = _first_error(jax.tree.unflatten(tree, earlier), jax.tree.unflatten(tree, later))
+    return jax.tree.leaves(first)
+
+
+def _add_error(
+    checks: _jax.Checks, error: Any, checked: _jax.CheckedJaxpr, leaves: Sequence[Any]
+) -> Any:
+    """The error of a program after a loop of which `leaves` is the error."""
+    loop_error = jax.tree.unflatten(checked.error_tree, leaves)
+    return _first_error(error, checks.count(loop_error, checked.num_codes))
+
+
+def _first_error(earlier: Any, later: Any) -> Any:
+    """The earlier of two errors if there is one, else the later; of all kinds that either has."""
+    entries, new = _jax.error_entries(earlier), _jax.error_entries(later)
+    if entries and new:
+        failed = reduce(lax.bitwise_or, [_in_any_lane(entry.failed) for entry in entries.values()])
+        new = {
+            kind: jax.tree.map(lambda a, b: _select(failed, a, b), entries[kind], entry)
+            if kind in entries
+            else entry._replace(failed=lax.bitwise_and(entry.failed, lax.bitwise_not(failed)))
+            for kind, entry in new.items()
+        }
+    return _jax.replace_entries(earlier, {**entries, **new}, names_of=later)
+
+
+def _in_any_lane(failed: Any) -> Any:
+    """One boolean; inside `jax.shard_map` JAX hands out one for each device."""
+    failed = jnp.asarray(failed)
+    return lax.reduce_or(failed, tuple(range(failed.ndim)))
+
+
+def _select(failed: Any, earlier: Any, later: Any) -> Any:
+    """The earlier value if there was an error, else the later, in each place of the earlier."""
+    earlier, later = jnp.asarray(earlier), jnp.asarray(later)
+    added = earlier.ndim - later.ndim
+    if added > 0:
+        later = lax.broadcast(later, earlier.shape[:added])
+    return lax.select(failed, earlier, later)
