@@ -3,7 +3,7 @@
 from checks.carry import _check_carry_type as _check_carry_type
 from checks.errors import CarryMismatch, CarryStructureError, CarryTypeError
 from checks.naming import explain_fori
-from checks.promotion import promote_weak_avals, promote_weak_dtype
+from checks.promotion import explain_passes, promote_weak_avals, promote_weak_dtype
 from checks.varying import missing_varying_axes
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "CarryStructureError",
     "CarryTypeError",
     "explain_fori",
+    "explain_passes",
     "missing_varying_axes",
     "promote_weak_avals",
     "promote_weak_dtype",

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import AbstractValue, ShapedArray
 
+from checks.errors import CarryTypeError
 from checks.matching import avals_match
 
 # The Python type that stands for a weak type in `jax.numpy.result_type`. A weak type has a kind
@@ -52,13 +53,18 @@ def promote_weak_dtype(in_aval: AbstractValue, out_aval: AbstractValue) -> np.dt
 
 
 def promote_weak_avals(
-    in_avals: Sequence[AbstractValue], out_avals: Sequence[AbstractValue]
+    in_avals: Sequence[AbstractValue],
+    out_avals: Sequence[AbstractValue],
+    began_weak: Sequence[bool] | None = None,
 ) -> list[ShapedArray | None]:
     """The types to which a loop must convert its carry before it traces its body again.
 
     Args:
       in_avals: avals of the carry's leaves.
       out_avals: avals of the leaves that the body returns for them, as many.
+      began_weak: for each leaf whether the caller gave it as a weakly typed value. Such a leaf,
+        made strong by an earlier pass, is promoted further where its output has moved up since,
+        because another leaf that feeds it was promoted too.
 
     Returns:
       For each leaf the aval to convert it to, which is strongly typed and else differs from the
@@ -69,11 +75,50 @@ def promote_weak_avals(
       >>> promote_weak_avals([jax.typeof(0), jax.typeof(1.0)], [jax.typeof(0.5), jax.typeof(2.0)])
       [ShapedArray(float32[]), None]
     """
-    return [_promoted(in_aval, out_aval) for in_aval, out_aval in zip(in_avals, out_avals)]
+    if began_weak is None:
+        began_weak = [False] * len(in_avals)
+    return [_promoted(*leaf) for leaf in zip(in_avals, out_avals, began_weak, strict=True)]
 
 
-def _promoted(in_aval: AbstractValue, out_aval: AbstractValue) -> ShapedArray | None:
-    dtype = promote_weak_dtype(in_aval, out_aval)
-    if dtype is None or not isinstance(in_aval, ShapedArray):
+def _promoted(
+    in_aval: AbstractValue, out_aval: AbstractValue, began_weak: bool
+) -> ShapedArray | None:
+    if not isinstance(in_aval, ShapedArray):
         return None
-    return in_aval.update(dtype=dtype, weak_type=False)
+    if began_weak and not in_aval.weak_type:
+        dtype = _promoted_further(in_aval, out_aval)
+    else:
+        dtype = promote_weak_dtype(in_aval, out_aval)
+    return None if dtype is None else in_aval.update(dtype=dtype, weak_type=False)
+
+
+def _promoted_further(in_aval: ShapedArray, out_aval: AbstractValue) -> np.dtype | None:
+    """The output's dtype, if that is above the input's in the order of promotion."""
+    if not isinstance(out_aval, ShapedArray) or in_aval.dtype == out_aval.dtype:
+        return None
+    try:
+        both = jnp.promote_types(in_aval.dtype, out_aval.dtype)
+    except ValueError:  # strict promotion mode knows no order
+        return None
+    return both if both == out_aval.dtype else None
+
+
+def explain_passes(error: CarryTypeError, passes: Sequence[Sequence[AbstractValue]]) -> None:
+    """Add a note to an error with the carry's types in each pass, if there was more than one.
+
+    Args:
+      error: the error that the last pass ended with.
+      passes: for each pass the types of the carry's leaves that went in.
+    """
+    if len(passes) < 2:
+        return
+    rows = [
+        f"  pass {number}: {', '.join(map(_type_with_weakness, avals))}"
+        for number, avals in enumerate(passes, start=1)
+    ]
+    error.add_note("\n".join(["The carry's types, promoted from pass to pass:", *rows]))
+
+
+def _type_with_weakness(aval: AbstractValue) -> str:
+    weak = " (weak)" if getattr(aval, "weak_type", False) else ""
+    return f"{aval.str_short()}{weak}"

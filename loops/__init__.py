@@ -6,7 +6,10 @@ from loops import _jax as _door
 from loops import interop as _interop  # noqa: F401  (importing it registers more rules)
 from loops import rules as _rules  # noqa: F401  (importing it registers the rules)
 from loops.fori_loop import fori_loop
+from loops.interop.to_lax import to_lax
 from loops.map import map
+from loops.primitives import scan_lowering as _scan_lowering  # noqa: F401  (registers it)
+from loops.primitives import while_lowering as _while_lowering  # noqa: F401  (registers it)
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
 from loops.scan import scan
@@ -14,4 +17,4 @@ from loops.while_loop import while_loop
 
 _door.register_package(str(_Path(__file__).parent))
 
-__all__ = ["fori_loop", "map", "scan", "scan_p", "while_loop", "while_p"]
+__all__ = ["fori_loop", "map", "scan", "scan_p", "to_lax", "while_loop", "while_p"]

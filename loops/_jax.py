@@ -23,7 +23,8 @@ import jax
 # Private: typechecks, eager constants and effects of jaxprs are only there.
 # Private: the eager path that compiles one primitive.
 # Private: frames of this package are hidden from source lines as JAX's own are.
-from jax._src import api_util, config, core, dispatch, source_info_util, traceback_util
+# Private: the class of high-level primitives is not among jax.experimental.hijax's stable names.
+from jax._src import api_util, config, core, dispatch, hijax, source_info_util, traceback_util
 
 # Private: the effects of `jax.experimental.io_callback`.
 from jax._src import callback as _callback
@@ -43,6 +44,9 @@ from jax._src.interpreters import ad, batching, mlir, remat
 # Private: tracing to jaxprs, partial evaluation and dead code of jaxprs.
 from jax._src.interpreters import partial_eval as pe
 
+# Private: JAX's rules call these loops as globals of their module, and say what params they have.
+from jax._src.lax.control_flow import loops as lax_loops
+
 # Private: an uninitialised buffer that carries a memory space; `jax.lax.empty` cannot.
 from jax._src.lax.lax import empty2 as _empty_scalar
 
@@ -61,7 +65,7 @@ from jax._src.state.types import AbstractRef, AccumEffect, WriteEffect
 
 # Private: caches that hold a jaxpr weakly and know JAX's tracing context.
 from jax._src.util import cache, weakref_lru_cache
-from jax.extend.core import JaxprEqn, Literal, Primitive, Var  # noqa: F401
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive, Var  # noqa: F401
 
 Jaxpr = Any  # a closed jaxpr: ClosedJaxpr before JAX 0.12, Jaxpr since
 Aval = Any  # an abstract value; jax.core.AbstractValue has none of its subclasses' attributes
@@ -95,9 +99,24 @@ def cached_by_value(max_size: int) -> Callable[[Callable], Callable]:
     return cache(max_size)
 
 
+def open_jaxpr(jaxpr: Any) -> Any:
+    """The inputs, outputs and equations of a jaxpr, open or closed."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
 def is_jaxpr(value: Any) -> bool:
     """Whether a parameter of an equation is a jaxpr, open or closed."""
     return isinstance(value, (core.Jaxpr, getattr(core, "ClosedJaxpr", core.Jaxpr)))
+
+
+def current_trace() -> Any:
+    """The trace that operations go to now."""
+    return core.trace_ctx.trace
+
+
+def trace_around(trace: Any) -> Any:
+    """The trace in which a jaxpr's trace was begun; None for a trace that makes no jaxpr."""
+    return trace.parent_trace if isinstance(trace, pe.DynamicJaxprTrace) else None
 
 
 class TracedFunction(NamedTuple):
@@ -653,6 +672,14 @@ def callback_effects(effects: Any) -> list[Any]:
     return [e for e in effects if e in kinds]
 
 
+Effect = jax_effects.Effect
+
+
+def allow_effect_inside_loops(kind: type) -> None:
+    """Let loops and branches have an effect of this kind inside."""
+    jax_effects.control_flow_allowed_effects.add_type(kind)
+
+
 def forbidden_effects(effects: Any) -> list[Any]:
     """The effects that no loop body may have."""
     return jax_effects.control_flow_allowed_effects.filter_not_in(effects)
@@ -803,6 +830,61 @@ token_type = mlir.token_type
 hlo_while = hlo.WhileOp
 hlo_return = hlo.return_
 insertion_point = ir.InsertionPoint
+
+# ---------------------------------------------------------------- JAX's own loops
+
+
+def map_equations(fun: Callable[[JaxprEqn], JaxprEqn], jaxpr: Jaxpr) -> Jaxpr:
+    """Replace each equation of a jaxpr, open or closed; the same object if `fun` changes none."""
+    is_closed = isinstance(jaxpr, ClosedJaxpr)
+    inner = jaxpr.jaxpr if is_closed else jaxpr
+    eqns = [fun(eqn) for eqn in inner.eqns]
+    if all(new is old for new, old in zip(eqns, inner.eqns, strict=True)):
+        return jaxpr
+    inner = inner.replace(eqns=eqns)
+    return jaxpr.replace(jaxpr=inner) if is_closed else inner
+
+
+# Since JAX 0.12 a scan's parameters have trees of slots in place of numbers.
+_LAX_SCAN_HAS_TREES = "ft_in" in inspect.signature(lax_loops._scan_abstract_eval).parameters
+
+
+def lax_scan_params(*, num_consts: int, num_carry: int, jaxpr: Jaxpr, **params: Any) -> dict:
+    """The parameters of JAX's scan for those of ours."""
+    if not _LAX_SCAN_HAS_TREES:
+        return dict(params, jaxpr=jaxpr, num_consts=num_consts, num_carry=num_carry)
+    num_xs = len(jaxpr.in_avals) - num_consts - num_carry
+    num_ys = len(jaxpr.out_avals) - num_carry
+    return dict(
+        params,
+        jaxpr=jaxpr,
+        ft_in=_slots(num_consts, num_carry, num_xs),
+        ft_out=_slots(num_carry, num_ys),
+    )
+
+
+def _slots(*sizes: int) -> Any:
+    slots = getattr(lax_loops, "ft")  # noqa: B009  (the module of trees that the scan is made with)
+    return slots.pack(tuple(slots.nones(n) for n in sizes))
+
+
+_HIGH_PRIMITIVE = getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive  # renamed in 0.12
+
+
+def is_high_primitive(value: Any) -> bool:
+    """Whether a value is a high-level primitive, which is a parameter of the equation it stands in."""
+    return isinstance(value, _HIGH_PRIMITIVE)
+
+
+def expand_high_primitive(primitive: Any) -> Jaxpr:
+    """The jaxpr that a high-level primitive is short for."""
+
+    def expand(*args: Any) -> list[Any]:
+        return jax.tree.leaves(primitive.expand(*primitive.in_tree.unflatten(args)))
+
+    debug = api_util.debug_info("expand", primitive.expand, (), {})
+    return trace_closed(expand, primitive.in_avals_flat, debug)
+
 
 # ---------------------------------------------------------------- checkify
 

@@ -10,8 +10,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import PyTreeDef, treedef_children
 
-from checks import _check_carry_type, missing_varying_axes, promote_weak_avals
+from checks import (
+    CarryTypeError,
+    _check_carry_type,
+    explain_passes,
+    missing_varying_axes,
+    promote_weak_avals,
+)
 from loops import _jax
+from loops.learning import is_learning, is_unfinished, only_promoted_depend, tracing_a_body
 
 
 class BodyOut(NamedTuple):
@@ -77,41 +84,94 @@ def trace_to_fixpoint(
     Raises:
       checks.CarryTypeError: the carry that comes out differs in type or structure.
     """
-    began_weak = [getattr(jax.typeof(x), "weak_type", False) for x in init]
-    history = []
+    passes = CarryPasses(name, body_fun, init)
     while True:
-        in_avals = [jax.typeof(x) for x in init]
-        may_promote = any(aval.weak_type for aval in in_avals[num_settled:] if _is_array(aval))
-        with tracing_a_body(may_be_thrown_away=may_promote):
-            traced, out = trace(init, False)
-        history.append(in_avals)
-        try:
-            if out.tree != init.tree:
-                _check_carry_type(name, body_fun, init.unflatten(), out.tree, out.avals)
-            promoted = promote_weak_avals(in_avals, out.avals, began_weak)
-            strong = [a if p is None else p for p, a in zip(promoted, in_avals, strict=True)]
-            missing = missing_varying_axes(strong, out.avals)
-            is_settled = all(p is None for p in promoted) and not any(missing)
-            if is_settled:
-                _check_carry_type(name, body_fun, init.unflatten(), out.tree, out.avals)
-        except CarryTypeError as error:
-            explain_passes(error, [*history, out.avals])
-            raise
-        if is_settled:
+        with tracing_a_body(may_be_thrown_away=passes.may_promote(num_settled)):
+            traced, out = trace(passes.init, False)
+        changes = passes.changes_after(out)
+        if not changes:
             if out.jaxpr is not None and is_unfinished(out.jaxpr) and not is_learning():
                 with tracing_a_body(may_be_thrown_away=False):
-                    traced, _ = trace(init, True)
-            return SettledLoop(init, traced, in_avals, is_unfinished=False)
-        if out.jaxpr is not None and is_learning() and not any(missing):
-            marks = [p is not None for p in promoted]
-            num_outputs = len(out.jaxpr.out_avals)
-            if only_promoted_depend(out.jaxpr, out.num_consts, marks, num_outputs):
-                return SettledLoop(init, traced, strong, is_unfinished=True)
-        init = init.update(_convert(*each) for each in zip(init, promoted, missing, strict=True))
+                    traced, _ = trace(passes.init, True)
+            return SettledLoop(passes.init, traced, passes.avals, is_unfinished=False)
+        if changes.leave_others_as_they_are(out) and is_learning():
+            return SettledLoop(passes.init, traced, changes.promoted_avals(), is_unfinished=True)
+        passes.convert(changes)
 
 
-def _is_array(aval: Any) -> bool:
-    return isinstance(aval, jax.core.ShapedArray)
+class CarryChanges(NamedTuple):
+    """What one pass showed must change of each leaf of the initial carry."""
+
+    avals: list[Any]
+    promoted: list[Any]
+    missing_axes: list[tuple[Any, ...]]
+
+    def __bool__(self) -> bool:
+        return any(p is not None for p in self.promoted) or any(self.missing_axes)
+
+    def promoted_avals(self) -> list[Any]:
+        """The types after promotion."""
+        return [a if p is None else p for p, a in zip(self.promoted, self.avals, strict=True)]
+
+    def leave_others_as_they_are(self, out: BodyOut) -> bool:
+        """Whether the changes are promotions that change no other type than the promoted ones."""
+        if out.jaxpr is None or any(self.missing_axes):
+            return False
+        marks = [p is not None for p in self.promoted]
+        return only_promoted_depend(out.jaxpr, out.num_consts, marks)
+
+
+class CarryPasses:
+    """The initial carry of a loop, pass by pass."""
+
+    def __init__(self, name: str, body_fun: Callable[..., Any], init: Any) -> None:
+        self.name, self.body_fun, self.init = name, body_fun, init
+        self.began_weak = [is_weak(aval) for aval in self.avals]
+        self.history: list[list[Any]] = []
+
+    @property
+    def avals(self) -> list[Any]:
+        """The types of the initial carry now."""
+        return [jax.typeof(x) for x in self.init]
+
+    def may_promote(self, num_settled: int) -> bool:
+        """Whether a leaf may have to be promoted; the first ones are known to keep their types."""
+        return any(is_weak(aval) for aval in self.avals[num_settled:])
+
+    def changes_after(self, out: BodyOut) -> CarryChanges:
+        """Compare what came out of a pass with what went in.
+
+        Raises:
+          checks.CarryTypeError: they differ, and no conversion of the init helps.
+        """
+        avals = self.avals
+        self.history.append(avals)
+        try:
+            if out.tree != self.init.tree:
+                self._check(out)
+            promoted = promote_weak_avals(avals, out.avals, self.began_weak)
+            changes = CarryChanges(avals, promoted, [])
+            missing = missing_varying_axes(changes.promoted_avals(), out.avals)
+            changes = changes._replace(missing_axes=missing)
+            if not changes:
+                self._check(out)
+        except CarryTypeError as error:
+            explain_passes(error, self.history)
+            raise
+        return changes
+
+    def _check(self, out: BodyOut) -> None:
+        _check_carry_type(self.name, self.body_fun, self.init.unflatten(), out.tree, out.avals)
+
+    def convert(self, changes: CarryChanges) -> None:
+        """Convert the initial carry, for the next pass."""
+        rows = zip(self.init, changes.promoted, changes.missing_axes, strict=True)
+        self.init = self.init.update(_convert(*row) for row in rows)
+
+
+def is_weak(aval: Any) -> bool:
+    """Whether a type is that of a Python scalar, which promotes to others."""
+    return getattr(aval, "weak_type", False)
 
 
 def _convert(x: Any, promoted: Any, axes: tuple[Any, ...]) -> Any:

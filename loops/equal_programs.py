@@ -71,8 +71,8 @@ def program_key(jaxpr: Any) -> Hashable:
     Raises:
       NotComparable: something in it has no value to compare.
     """
-    inner = jaxpr.jaxpr
-    if jaxpr.consts or inner.effects:
+    inner = _jax.open_jaxpr(jaxpr)
+    if inner.constvars or inner.effects:
         raise NotComparable
     numbers: dict[Any, int] = {}
 

@@ -11,11 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from loops import _jax
-from loops.body import TracedBody, refuse_forbidden_effects, trace_scan_body, trace_to_fixpoint
+from loops.body import (
+    BodyOut,
+    TracedBody,
+    refuse_forbidden_effects,
+    trace_scan_body,
+    trace_to_fixpoint,
+)
+from loops.learning import unfinished_loop
 from loops.lengths import infer_length
 from loops.primitives.layout import merge, partition, split_scan_outputs
 from loops.primitives.scan import scan_p
 from loops.step_by_step import scan_step_by_step
+from loops.wrappers import finished_body
 
 Carry = TypeVar("Carry")
 X = TypeVar("X")
@@ -87,8 +95,12 @@ def scan_named(
     reverse: bool,
     unroll: Any,
     debug: Any,
+    num_settled: int = 0,
 ) -> Any:
-    """`scan` with the names that error messages give to the body."""
+    """`scan` with the names that error messages give to the body.
+
+    The first `num_settled` leaves of the carry are known to keep their types.
+    """
     carry, xs_flat = _jax.flatten_tree(init), _jax.flatten_tree(xs)
     args = [*carry, *xs_flat]
     xs_avals = xs_flat.map(jax.typeof)
@@ -100,16 +112,21 @@ def scan_named(
 
     x_avals = xs_avals.map(lambda aval: _jax.mapped_leading_aval(length, aval))
 
-    def trace(carry: Any) -> tuple[TracedBody, Any]:
-        body = trace_scan_body(f, carry, x_avals, debug)
-        return body, body.carry
+    def trace(carry: Any, finish: bool) -> tuple[TracedBody, BodyOut]:
+        return trace_scan_body(finished_body(f) if finish else f, carry, x_avals, debug)
 
-    carry, body = trace_to_fixpoint("scan body", f, carry, trace)
+    settled = trace_to_fixpoint("scan body", f, carry, trace, num_settled)
+    body = settled.traced
     _jax.check_closed_over_refs(debug, body.consts, args)
     refuse_forbidden_effects("scan", body.jaxpr.effects)
-    outputs = bind_scan(body, list(carry), list(xs_flat), length, bool(reverse), unroll)
+    if settled.is_unfinished:
+        ys_avals = split_scan_outputs(body.jaxpr.out_avals, len(carry)).ys
+        stacked = [_jax.unmapped_leading_aval(length, aval) for aval in ys_avals]
+        outputs = unfinished_loop([*settled.carry_avals, *stacked])
+    else:
+        outputs = bind_scan(body, list(settled.init), list(xs_flat), length, bool(reverse), unroll)
     carry_out, ys = split_scan_outputs(outputs, len(carry))
-    return body.carry.tree.unflatten(carry_out), body.ys_tree.unflatten(ys)
+    return body.carry_tree.unflatten(carry_out), body.ys_tree.unflatten(ys)
 
 
 def steps_per_turn(unroll: Any, length: Any) -> int:

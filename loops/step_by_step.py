@@ -17,13 +17,13 @@ from jax.tree_util import tree_map
 
 from checks import _check_carry_type
 from loops import _jax
-from loops.body import CarryOut, trace_to_fixpoint
+from loops.body import BodyOut, trace_to_fixpoint
 
 
 def scan_step_by_step(f: Callable[..., Any], init: Any, xs: Any, length: int, reverse: bool) -> Any:
     """Run a scan of at least one step in Python; `init` and `xs` are flat trees."""
 
-    def step(carry: Any, position: int) -> tuple[tuple[Any, Any], CarryOut]:
+    def step(carry: Any, position: int) -> tuple[tuple[Any, Any], BodyOut]:
         x = xs.map(lambda x: lax.index_in_dim(x, position, keepdims=False))
         output = f(carry.unflatten(), x.unflatten())
         if not isinstance(output, (tuple, list)) or len(output) != 2:
@@ -32,7 +32,8 @@ def scan_step_by_step(f: Callable[..., Any], init: Any, xs: Any, length: int, re
 
     first, *later = reversed(range(length)) if reverse else range(length)
     init = init.map(jnp.asarray)
-    init, (carry, y) = trace_to_fixpoint("scan body", f, init, lambda c: step(c, first))
+    settled = trace_to_fixpoint("scan body", f, init, lambda carry, _: step(carry, first))
+    init, (carry, y) = settled.init, settled.traced
     all_ys = [y]
     for position in later:
         (carry, y), out = step(carry, position)
@@ -53,23 +54,24 @@ def while_step_by_step(
     """
     name = "while_loop body"
 
-    def step(carry: Any) -> tuple[Any, CarryOut]:
+    def step(carry: Any, _: bool) -> tuple[Any, BodyOut]:
         return _step_result(body_fun(carry.unflatten()), None)
 
     carry = init = init.map(jnp.asarray)
     if not cond_fun(carry.unflatten()):
         return carry.unflatten()
-    init, (carry, _) = trace_to_fixpoint(name, body_fun, init, step)
+    settled = trace_to_fixpoint(name, body_fun, init, step)
+    init, (carry, _) = settled.init, settled.traced
     while cond_fun(carry.unflatten()):
-        (carry, _), out = step(carry)
+        (carry, _), out = step(carry, True)
         _check_carry_type(name, body_fun, init.unflatten(), out.tree, out.avals)
     return carry.unflatten()
 
 
-def _step_result(carry: Any, y: Any) -> tuple[tuple[Any, Any], CarryOut]:
+def _step_result(carry: Any, y: Any) -> tuple[tuple[Any, Any], BodyOut]:
     """A step's outputs as arrays, and the types of its carry."""
     flat = _jax.flatten_tree(carry).map(jnp.asarray)
-    return (flat, y), CarryOut(flat.tree, [jax.typeof(x) for x in flat])
+    return (flat, y), BodyOut(flat.tree, [jax.typeof(x) for x in flat])
 
 
 def _stack(*rows: Any) -> Any:

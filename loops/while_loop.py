@@ -11,10 +11,13 @@ import numpy as np
 from jax.tree_util import treedef_is_leaf
 
 from loops import _jax
-from loops.body import CarryOut, refuse_forbidden_effects, trace_to_fixpoint
+from loops.body import BodyOut, refuse_forbidden_effects, trace_to_fixpoint
+from loops.learning import tracing_a_body, unfinished_loop
 from loops.primitives.layout import merge, partition
 from loops.primitives.while_loop import while_p
 from loops.step_by_step import while_step_by_step
+from loops.varying import vary_with_predicate
+from loops.wrappers import finished_body
 
 Carry = TypeVar("Carry")
 
@@ -76,7 +79,7 @@ class TracedWhile(NamedTuple):
     cond_consts: list[Any]
     body_jaxpr: Any
     body_consts: list[Any]
-    carry: CarryOut
+    carry_tree: Any
 
 
 def while_loop_named(
@@ -95,17 +98,24 @@ def while_loop_named(
         except jax.errors.ConcretizationTypeError:
             pass  # the condition is traced, for instance by vmap: only the primitive can run it
 
-    def trace(carry: Any) -> tuple[TracedWhile, CarryOut]:
+    def trace(carry: Any, finish: bool) -> tuple[TracedWhile, BodyOut]:
         avals = carry.map(jax.typeof)
-        cond = _jax.trace_function(cond_fun, (avals,), cond_debug)
+        # Nothing is learned from the condition, whose type is known beforehand.
+        with tracing_a_body(may_be_thrown_away=False):
+            cond = _jax.trace_function(cond_fun, (avals,), cond_debug)
         _check_predicate(cond)
-        body = _jax.trace_function(body_fun, (avals,), body_debug)
-        out = CarryOut(body.out_tree, body.out_avals)
-        return TracedWhile(cond.jaxpr, cond.consts, body.jaxpr, body.consts, out), out
+        body_to_trace = finished_body(body_fun) if finish else body_fun
+        body = _jax.trace_function(body_to_trace, (avals,), body_debug)
+        body = vary_with_predicate(body, cond.out_avals[0])
+        traced = TracedWhile(cond.jaxpr, cond.consts, body.jaxpr, body.consts, body.out_tree)
+        return traced, BodyOut(body.out_tree, body.out_avals, body.jaxpr, len(body.consts))
 
-    init, traced = trace_to_fixpoint("while_loop body", body_fun, init, trace)
+    settled = trace_to_fixpoint("while_loop body", body_fun, init, trace)
+    traced = settled.traced
     refuse_forbidden_effects("while", traced.cond_jaxpr.effects | traced.body_jaxpr.effects)
-    return traced.carry.tree.unflatten(bind_while(traced, list(init)))
+    if settled.is_unfinished:
+        return traced.carry_tree.unflatten(unfinished_loop(settled.carry_avals))
+    return traced.carry_tree.unflatten(bind_while(traced, list(settled.init)))
 
 
 def _check_predicate(cond: Any) -> None:

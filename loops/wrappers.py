@@ -45,6 +45,16 @@ def _only_alive(reference: Callable[[], Any]) -> Callable[[], Callable]:
 
 
 @one_for_each_function
+def finished_body(get_function: Callable[[], Callable]) -> Callable:
+    """The same body, traced apart: JAX's cache may hold a trace of it with unfinished loops."""
+
+    def body(*args: Any) -> Any:
+        return get_function()(*args)
+
+    return body
+
+
+@one_for_each_function
 def fori_scan_body(get_function: Callable[[], Callable]) -> Callable:
     """A `fori_loop` body as the body of a scan with carry (index, value)."""
 

@@ -1,8 +1,1 @@
-"""The two primitives, `scan_p` and `while_p`: parameters, abstract evaluation and lowering.
-
-Importing this package registers the lowerings.
-"""
-
-from loops.primitives import scan_lowering, while_lowering
-
-__all__ = ["scan_lowering", "while_lowering"]
+"""The two primitives, `scan_p` and `while_p`: parameters, abstract evaluation and lowering."""

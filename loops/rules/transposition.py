@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jax.tree_util import tree_flatten, tree_unflatten
 
 from loops import _jax
+from loops.data_flow import depends_on
 from loops.primitives.layout import ScanInputs, keep, split_scan_inputs, split_scan_outputs
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
@@ -144,20 +145,6 @@ def _only_linear_carry(scan: LinearScan, params: dict[str, Any]) -> LinearScan:
     )
     groups = split_scan_inputs(args, later["num_consts"], later["num_carry"])
     return LinearScan(groups, later["jaxpr"], cts.carry, cts.ys)
-
-
-def depends_on(jaxpr: Any, inputs: Sequence[bool]) -> list[bool]:
-    """The outputs that depend on marked inputs, taking each equation as a whole.
-
-    An equation that reads something marked marks its outputs, and the Refs that it may write to.
-    """
-    inner = jaxpr.jaxpr
-    marked = set(keep(inputs, inner.invars))
-    for eqn in inner.eqns:
-        variables = [v for v in eqn.invars if isinstance(v, _jax.Var)]
-        if not marked.isdisjoint(variables):
-            marked.update(eqn.outvars, (v for v in variables if _jax.is_ref(v.aval)))
-    return [isinstance(v, _jax.Var) and v in marked for v in inner.outvars]
 
 
 def _drop_unneeded(scan: LinearScan) -> LinearScan:
