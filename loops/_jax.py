@@ -65,7 +65,7 @@ from jax._src.state.types import AbstractRef, AccumEffect, WriteEffect
 
 # Private: caches that hold a jaxpr weakly and know JAX's tracing context.
 from jax._src.util import cache, weakref_lru_cache
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive, Var  # noqa: F401
+from jax.extend.core import JaxprEqn, Literal, Primitive, Var  # noqa: F401
 
 Jaxpr = Any  # a closed jaxpr: ClosedJaxpr before JAX 0.12, Jaxpr since
 Aval = Any  # an abstract value; jax.core.AbstractValue has none of its subclasses' attributes
@@ -836,13 +836,12 @@ insertion_point = ir.InsertionPoint
 
 def map_equations(fun: Callable[[JaxprEqn], JaxprEqn], jaxpr: Jaxpr) -> Jaxpr:
     """Replace each equation of a jaxpr, open or closed; the same object if `fun` changes none."""
-    is_closed = isinstance(jaxpr, ClosedJaxpr)
-    inner = jaxpr.jaxpr if is_closed else jaxpr
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
     eqns = [fun(eqn) for eqn in inner.eqns]
     if all(new is old for new, old in zip(eqns, inner.eqns, strict=True)):
         return jaxpr
-    inner = inner.replace(eqns=eqns)
-    return jaxpr.replace(jaxpr=inner) if is_closed else inner
+    new_inner = inner.replace(eqns=eqns)
+    return new_inner if inner is jaxpr else jaxpr.replace(jaxpr=new_inner)
 
 
 # Since JAX 0.12 a scan's parameters have trees of slots in place of numbers.
@@ -872,7 +871,7 @@ _HIGH_PRIMITIVE = getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive  # rena
 
 
 def is_high_primitive(value: Any) -> bool:
-    """Whether a value is a high-level primitive, which is a parameter of the equation it stands in."""
+    """Whether a value is a high-level primitive; it is a parameter of the equation it stands in."""
     return isinstance(value, _HIGH_PRIMITIVE)
 
 

@@ -7,6 +7,8 @@ interpreter of another library, a kernel language, a tool that draws jaxprs) can
 from __future__ import annotations
 
 import copy
+import functools
+import types
 from typing import Any
 
 import jax
@@ -34,16 +36,16 @@ def to_lax(closed_jaxpr: Any) -> Any:
 
     Raises:
       TypeError: `closed_jaxpr` is no jaxpr.
-      NotImplementedError: a high-level primitive holds one of our loops inside a function.
+      NotImplementedError: a high-level primitive holds one of our loops in a form of its own.
 
     Example:
-      >>> import jax
-      >>> program = jax.make_jaxpr(lambda x: fori_loop(0, 3, lambda i, c: 2 * c, x))(1.0)
-      >>> rewritten = to_lax(program)
-      >>> print(rewritten.eqns[0].primitive is jax.lax.scan_p)
+      >>> import jax, loops
+      >>> doubled = lambda x: loops.fori_loop(0, 3, lambda i, c: 2 * c, x)
+      >>> program = loops.to_lax(jax.make_jaxpr(doubled)(1.0))
+      >>> print(program.eqns[0].primitive is jax.lax.scan_p)
       True
-      >>> print(jax.core.eval_jaxpr(rewritten.jaxpr, rewritten.consts, 1.0))
-      [Array(8., dtype=float32, weak_type=True)]
+      >>> print(*jax.core.eval_jaxpr(program.jaxpr, program.consts, 1.0))
+      8.0
     """
     if not _jax.is_jaxpr(closed_jaxpr):
         raise TypeError(
@@ -63,18 +65,16 @@ _rewrite = _jax.cached_weakly(_rewrite_uncached)
 
 def _rewrite_equation(eqn: Any) -> Any:
     params = {name: _rewrite_value(value) for name, value in eqn.params.items()}
-    if eqn.primitive in _COUNTERPARTS:
-        if eqn.primitive not in (while_p, _jax.tangent_primitive(while_p, is_vjp=True)):
-            params = _jax.lax_scan_params(**params)
-        return eqn.replace(primitive=_COUNTERPARTS[eqn.primitive], params=params)
+    if eqn.primitive in (scan_p, _jax.tangent_primitive(scan_p, is_vjp=True)):
+        is_marked = eqn.primitive is not scan_p
+        return eqn.replace(
+            primitive=_jax.tangent_primitive(jax.lax.scan_p, is_vjp=is_marked),
+            params=_jax.lax_scan_params(**params),
+        )
+    if eqn.primitive is while_p:  # JAX's has the same parameters
+        return eqn.replace(primitive=jax.lax.while_p, params=params)
     unchanged = all(new is eqn.params[name] for name, new in params.items())
     return eqn if unchanged else eqn.replace(params=params)
-
-
-_COUNTERPARTS = {scan_p: jax.lax.scan_p, while_p: jax.lax.while_p} | {
-    _jax.tangent_primitive(ours, is_vjp=True): _jax.tangent_primitive(theirs, is_vjp=True)
-    for ours, theirs in ((scan_p, jax.lax.scan_p), (while_p, jax.lax.while_p))
-}
 
 
 def _rewrite_value(value: Any) -> Any:
@@ -92,20 +92,36 @@ def _rewrite_value(value: Any) -> Any:
 
 
 def _rewrite_high_primitive(primitive: Any) -> Any:
-    """A high-level primitive with the jaxprs among its parameters rewritten.
+    """A high-level primitive whose expansion has no loop of ours.
 
-    What its expansion takes from elsewhere, say from a function that it holds, cannot be rewritten.
+    It may hold loops in jaxprs, or, as the one of `custom_root` does, in functions of arrays. Those
+    are rewritten too, but only where they must be: a rule may take what is no array.
     """
-    params = {name: _rewrite_value(value) for name, value in primitive.params.items()}
-    if any(new is not primitive.params[name] for name, new in params.items()):
-        primitive = copy.copy(primitive)
-        primitive.params = params
-        vars(primitive).update(params)
-    expansion = _jax.expand_high_primitive(primitive)
-    if _rewrite(expansion) is not expansion:
-        raise NotImplementedError(
-            f"to_lax cannot rewrite {type(primitive).__name__}: it holds a loop of ours in a "
-            "function, not in a jaxpr. Inside `replace_lax` nothing need be rewritten the other "
-            "way round; or use jax.lax's loops in that function."
-        )
-    return primitive
+    for rewrite in (_rewrite_value, _rewrite_function):
+        params = {name: rewrite(value) for name, value in primitive.params.items()}
+        if any(new is not primitive.params[name] for name, new in params.items()):
+            primitive = copy.copy(primitive)
+            primitive.params = params
+            vars(primitive).update(params)
+        expansion = _jax.expand_high_primitive(primitive)
+        if _rewrite(expansion) is expansion:
+            return primitive
+    raise NotImplementedError(
+        f"to_lax cannot rewrite a loop inside {type(primitive).__name__}, which keeps it neither "
+        "in a jaxpr nor in a function of arrays. Use jax.lax's loops in what it was made of."
+    )
+
+
+def _rewrite_function(value: Any) -> Any:
+    """A function of arrays that runs the rewritten program of `value`; other values as they are."""
+    if not isinstance(value, (types.FunctionType, functools.partial)):
+        return value
+
+    @functools.wraps(value)
+    def rewritten(*args: Any) -> Any:
+        program, out = jax.make_jaxpr(value, return_shape=True)(*args)
+        program = _rewrite(program)
+        outputs = jax.core.eval_jaxpr(program.jaxpr, program.consts, *jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(out), outputs)
+
+    return rewritten
