@@ -275,6 +275,9 @@ def evaluate_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:
     return core.jaxpr_as_fun(jaxpr)(*args)
 
 
+staged_call_p = core.closed_call_p
+
+
 def staged_call_equation(
     jaxpr: Jaxpr, invars: Sequence[Any], outvars: Sequence[Any], like: JaxprEqn
 ) -> JaxprEqn:
@@ -282,7 +285,7 @@ def staged_call_equation(
     effects = core.eqn_effects(jaxpr, invars)
     params = {"call_jaxpr": jaxpr}
     return core.new_jaxpr_eqn(
-        invars, outvars, core.closed_call_p, params, effects, like.source_info, like.ctx
+        invars, outvars, staged_call_p, params, effects, like.source_info, like.ctx
     )
 
 

@@ -103,10 +103,7 @@ def while_checks(
     cond = _jax.add_checks(cond_jaxpr, checks.enabled)
     if cond.error_tree.num_leaves or cond_jaxpr.out_avals[0].shape:
         plain = _with_predicate_in_carry(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
-        checked = _jax.add_checks(plain, checks.enabled)
-        num_errors = checked.error_tree.num_leaves
-        outputs = _jax.evaluate_jaxpr(checked.jaxpr, *args)
-        return _add_error(checks, error, checked, outputs[:num_errors]), outputs[num_errors:]
+        return call_checks(checks, error, *args, call_jaxpr=plain)
     checked = _jax.add_checks(body_jaxpr, checks.enabled)
     no_error = _no_error(checked)
     error_avals = tuple(map(jax.typeof, no_error))
@@ -214,6 +211,19 @@ def _one_running_lane(running: Any, x: Any) -> Any:
     lanes = lax.reshape(x, (running.size, *lane_shape))
     lane = lax.dynamic_index_in_dim(lanes, first, keepdims=False, allow_negative_indices=False)
     return lax.broadcast_in_dim(lane, x.shape, tuple(range(running.ndim, x.ndim)))
+
+
+def call_checks(
+    checks: _jax.Checks, error: Any, *args: Any, call_jaxpr: Any
+) -> tuple[Any, list[Any]]:
+    """Run a jaxpr in place. JAX's own rule for such calls cannot take one with named inputs."""
+    checked = _jax.add_checks(call_jaxpr, checks.enabled)
+    num_errors = checked.error_tree.num_leaves
+    outputs = _jax.evaluate_jaxpr(checked.jaxpr, *args)
+    return _add_error(checks, error, checked, outputs[:num_errors]), outputs[num_errors:]
+
+
+_jax.register_error_check(_jax.staged_call_p, call_checks)
 
 
 def _no_error(checked: _jax.CheckedJaxpr) -> list[Any]:
