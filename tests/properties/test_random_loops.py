@@ -1,0 +1,123 @@
+"""Random loop programs do what JAX's loops and plain Python ones do, under each transformation.
+
+JAX's loops promote a weak init once and refuse a body that needs it twice; ours and Python's go on
+until nothing changes. Where JAX refuses for that reason the comparison is with Python alone.
+
+The examples are few and the same every time. HYPOTHESIS_PROFILE=dev searches.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.comparison import assert_same
+from tests.helpers.implementations import JAX, OURS, PYTHON
+from tests.helpers.python_loops import map_by_hand
+from tests.properties.random_programs import RandomLoop, random_loops
+from tests.rules.transformations import run_eager, run_jit, run_jvp, run_value_and_grad
+
+# A program is compiled for each implementation, so a third of the profile's number is enough.
+few = settings(max_examples=settings().max_examples // 3)
+
+RTOL = 1e-4
+
+
+def arguments(program: RandomLoop) -> tuple[jax.Array, ...]:
+    """Arguments between -1 and 1.2: float inits, a constant and the rows."""
+    shape = program.body.shape
+    rows = [(program.length, *shape)] if program.kind == "scan" else []
+    all_shapes = [shape] * (program.num_arguments - len(rows)) + rows
+    return tuple(
+        jnp.asarray(np.sin(1.0 + 2.0 * i + np.arange(np.prod(s, dtype=int))).reshape(s) + 0.2, "f4")
+        for i, s in enumerate(all_shapes)
+    )
+
+
+def check(
+    program: RandomLoop,
+    args: tuple[Any, ...],
+    apply: Callable[..., Any],
+    in_python: Callable[..., Any] | None,
+) -> None:
+    """Compares ours with both oracles; `in_python` is how to apply to a Python loop, if at all."""
+    over = lambda loops: lambda *a: program(loops, *a)
+    got = apply(over(OURS), args)
+    if in_python is not None:
+        assert_same(got, in_python(over(PYTHON), args), rtol=RTOL)
+    try:
+        want = apply(over(JAX), args)
+    except TypeError as error:
+        assert "must have equal types" in str(error)  # noqa: PT017
+        assert program.has_promotable_init
+    else:
+        # A gradient has the type of what it is a gradient for, and JAX's is weak here and there
+        # where that is not; so Python alone is the oracle for it.
+        assert_same(got, want, rtol=RTOL, weak_types=apply is not run_value_and_grad)
+
+
+FORWARD = {"eager": run_eager, "jit": run_jit, "jvp": run_jvp}
+ALL = FORWARD | {"value_and_grad": run_value_and_grad}
+
+
+@pytest.mark.parametrize("transformation", ALL)
+@few
+@given(program=random_loops("scan"))
+def test_scan(transformation: str, program: RandomLoop):
+    """A random scan has the oracles' values and types."""
+    apply = ALL[transformation]
+    check(program, arguments(program), apply, in_python=apply)
+
+
+@pytest.mark.parametrize("transformation", ALL)
+@few
+@given(program=random_loops("fori"))
+def test_fori_loop(transformation: str, program: RandomLoop):
+    """A random fori_loop with known bounds has the oracles' values and types."""
+    apply = ALL[transformation]
+    check(program, arguments(program), apply, in_python=apply)
+
+
+@pytest.mark.parametrize("transformation", FORWARD)
+@few
+@given(program=random_loops("while"))
+def test_while_loop(transformation: str, program: RandomLoop):
+    """A random while_loop has the oracles' values and types."""
+    apply = FORWARD[transformation]
+    in_python = apply if transformation != "jit" else None
+    check(program, arguments(program), apply, in_python)
+
+
+@pytest.mark.parametrize("kind", ["scan", "fori", "while"])
+@few
+@given(data=st.data())
+def test_lanes(kind: str, data: st.DataObject):
+    """A random loop has the oracles' values and types in lanes, whichever arguments have them."""
+    program = data.draw(random_loops(kind))
+    args = arguments(program)
+    axes = st.sampled_from([0, None])
+    in_axes = data.draw(st.tuples(*[axes] * len(args)).filter(lambda axes: 0 in axes))
+    lanes = [
+        arg if axis is None else jnp.stack([arg, 0.3 * arg, arg - 0.7])
+        for arg, axis in zip(args, in_axes, strict=True)
+    ]
+
+    def apply(fun: Callable[..., Any], lanes: tuple[Any, ...]) -> Any:
+        return jax.vmap(fun, in_axes)(*lanes)
+
+    def by_hand(fun: Callable[..., Any], lanes: tuple[Any, ...]) -> Any:
+        batched = [lane for lane, axis in zip(lanes, in_axes, strict=True) if axis == 0]
+
+        def one_lane(*rows: Any) -> Any:
+            rows = iter(rows)
+            pairs = zip(lanes, in_axes, strict=True)
+            return fun(*[lane if axis is None else next(rows) for lane, axis in pairs])
+
+        return map_by_hand(one_lane, *batched)
+
+    check(program, tuple(lanes), apply, in_python=by_hand)
