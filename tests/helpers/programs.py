@@ -471,5 +471,16 @@ def nested_scan_in_while_in_while(loops: Implementation, start: Any, xs: Any) ->
     return loops.while_loop(lambda s: s[0] < 2, outer, (0, start))
 
 
+@program((2,), reverse_mode=False, python_can_run=False)
+def nested_fori_while_map(loops: Implementation, x: Any) -> Any:
+    """Three deep: fori_loop, while_loop, map."""
+
+    def body(i: Any, c: Any) -> Any:
+        grow = lambda v: loops.map(lambda row: row * 1.5 + 0.1, v)
+        return 0.3 * loops.while_loop(lambda v: v.sum() < 4.0, grow, c)
+
+    return loops.fori_loop(0, 2, body, x)
+
+
 CORE = [entry for entry in PROGRAMS if entry.core]
 REVERSE = [entry for entry in PROGRAMS if entry.reverse_mode]

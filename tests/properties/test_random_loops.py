@@ -114,9 +114,9 @@ def test_lanes(kind: str, data: st.DataObject):
         batched = [lane for lane, axis in zip(lanes, in_axes, strict=True) if axis == 0]
 
         def one_lane(*rows: Any) -> Any:
-            rows = iter(rows)
+            rest = iter(rows)
             pairs = zip(lanes, in_axes, strict=True)
-            return fun(*[lane if axis is None else next(rows) for lane, axis in pairs])
+            return fun(*[lane if axis is None else next(rest) for lane, axis in pairs])
 
         return map_by_hand(one_lane, *batched)
 

@@ -47,6 +47,22 @@ def test_unbatched_carry_stays_unbatched(loops: Implementation):
 
 
 @primitives
+def test_unbatched_results_have_no_lanes(loops: Implementation):
+    """What no lane touches may be returned without a lane axis."""
+
+    def fun(x):
+        step = lambda c, _: ((c[0] * 2.0, c[1] * x), c[0])
+        return loops.scan(step, (jnp.float32(1.0), x), None, length=3)
+
+    out_axes = ((None, 0), None)
+    (shared, _), ys = jax.vmap(fun, out_axes=out_axes)(LANES)
+    assert float(shared) == 8.0
+    assert ys.tolist() == [1.0, 2.0, 4.0]
+    counter = lambda x: loops.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * x), (0, x))
+    assert int(jax.vmap(counter, out_axes=(None, 0))(LANES)[0]) == 3
+
+
+@primitives
 def test_batching_spreads_until_nothing_changes(loops: Implementation):
     """A carry that is reached by a batched one after two steps is batched too."""
 

@@ -247,6 +247,17 @@ def run_grad_jvp(fun: Function, args: Arguments) -> Any:
     return jax.jit(jax.grad(tangent, all_argnums(args)))(*args)
 
 
+def run_grad_grad(fun: Function, args: Arguments) -> Any:
+    """The gradient of a gradient's product with fixed vectors."""
+    gradient = jax.grad(scalar_loss(fun), all_argnums(args))
+
+    def product(*a: Any) -> Any:
+        pairs = zip(gradient(*a), tangents_of(args), strict=True)
+        return sum(((g * t).sum() for g, t in pairs), start=jnp.float32(0.0))
+
+    return jax.jit(jax.grad(product, all_argnums(args)))(*args)
+
+
 def run_checkpointed(fun: Function, args: Arguments) -> Any:
     """The gradient with the whole loop recomputed in the backward pass."""
     loss = scalar_loss(jax.checkpoint(fun))
@@ -285,5 +296,6 @@ PAIRS = [
     Transformation("vmap_of_vmap", run_vmap_vmap, abstract=True),
     Transformation("jvp_of_grad", run_jvp_grad, reverse=True, abstract=True),
     Transformation("grad_of_jvp", run_grad_jvp, reverse=True, abstract=True),
+    Transformation("grad_of_grad", run_grad_grad, reverse=True, abstract=True),
     Transformation("grad_of_checkpoint", run_checkpointed, reverse=True, abstract=True),
 ]

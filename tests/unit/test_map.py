@@ -27,7 +27,7 @@ class TestValues:
     def test_tree(self, impl: Implementation):
         """Rows and results are any trees."""
         fun = lambda x: (x["a"] + x["b"][0], None, [x["a"] > 2])
-        got = impl.map(fun, {"a": jnp.int32([1, 2, 3]), "b": (np.int32([10, 20, 30]),)})
+        got = impl.map(fun, {"a": jnp.int32([1, 2, 3]), "b": (np.array([10, 20, 30], np.int32),)})
         assert_same(got, (jnp.int32([11, 22, 33]), None, [jnp.array([False, False, True])]))
 
     def test_types(self, impl: Implementation):
