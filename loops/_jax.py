@@ -752,6 +752,7 @@ def batch_jaxpr(
 ) -> tuple[Jaxpr, list[bool]]:
     """Batch a jaxpr; outputs marked in `batched_out` are batched, dependent on it or not."""
     out_axes = [0 if b else batching.zero_if_mapped for b in batched_out]
+    jaxpr = _on_mesh_of_batch(jaxpr, axis, in_axes)
     batched, is_batched = batching.batch_jaxpr_axes(jaxpr, axis, list(in_axes), out_axes)
     return batched, list(is_batched)
 
@@ -760,12 +761,47 @@ def batch_jaxpr_to_axes(
     jaxpr: Jaxpr, axis: Any, in_axes: Sequence[int | None], out_axes: Sequence[int | None]
 ) -> Jaxpr:
     """Batch a jaxpr with a chosen axis for each output."""
+    jaxpr = _on_mesh_of_batch(jaxpr, axis, in_axes)
     return batching.batch_jaxpr_axes(jaxpr, axis, list(in_axes), list(out_axes))[0]
 
 
 def broadcast_along(x: Any, axis: Any, position: int) -> Any:
     """Copy an unbatched value along the batch axis."""
-    return batching.broadcast(x, axis.size, position, axis.explicit_mesh_axis)
+    aval = jax.typeof(x)
+    if not _must_be_put_on_mesh(aval, axis):
+        return batching.broadcast(x, axis.size, position, axis.explicit_mesh_axis)
+    shape, dims = list(aval.shape), list(range(aval.ndim))
+    shape.insert(position, axis.size)
+    spec = [None] * aval.ndim
+    spec.insert(position, axis.explicit_mesh_axis)
+    sharding = jax.sharding.NamedSharding(
+        jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec(*spec)
+    )
+    dims = [d if d < position else d + 1 for d in dims]
+    return jax.lax.broadcast_in_dim(x, shape, dims, out_sharding=sharding)
+
+
+def _must_be_put_on_mesh(aval: Aval, axis: Any) -> bool:
+    """Whether a type has met no mesh (a literal's), though its batch axis is sharded explicitly."""
+    if axis.explicit_mesh_axis is None or not isinstance(aval, core.ShapedArray):
+        return False
+    return aval.sharding.mesh.empty and not jax.sharding.get_abstract_mesh().empty
+
+
+def _on_mesh_of_batch(jaxpr: Jaxpr, axis: Any, in_axes: Sequence[int | None]) -> Jaxpr:
+    """Trace a jaxpr again with types on the mesh where it is to be batched along an axis of it.
+
+    JAX cannot shard a type that has met no mesh, such as that of a literal zero in a carry.
+    """
+    avals = [
+        aval.update(sharding=aval.sharding.update(mesh=jax.sharding.get_abstract_mesh()))
+        if in_axis is not None and _must_be_put_on_mesh(aval, axis)
+        else aval
+        for aval, in_axis in zip(jaxpr.in_avals, in_axes, strict=True)
+    ]
+    if all(new is old for new, old in zip(avals, jaxpr.in_avals, strict=True)):
+        return jaxpr
+    return trace_closed(core.jaxpr_as_fun(jaxpr), avals, without_names(jaxpr))
 
 
 # ---------------------------------------------------------------- lowering
