@@ -50,8 +50,10 @@ from jax._src.lax.control_flow import loops as lax_loops
 # Private: an uninitialised buffer that carries a memory space; `jax.lax.empty` cannot.
 from jax._src.lax.lax import empty2 as _empty_scalar
 
-# Private: the MLIR bindings and the StableHLO dialect that JAX itself lowers with.
+# Private: the MLIR bindings that JAX itself lowers with.
 from jax._src.lib.mlir import ir
+
+# Private: the StableHLO dialect of those bindings.
 from jax._src.lib.mlir.dialects import hlo
 
 # Private: the mesh that arrays with explicit sharding are made under.
@@ -72,13 +74,14 @@ Aval = Any  # an abstract value; jax.core.AbstractValue has none of its subclass
 
 # ---------------------------------------------------------------- trees of values
 
-try:  # since JAX 0.11 in a module of its own
-    from jax._src.flattree import flatten as flatten_tree
-    from jax._src.flattree import pack as pack_trees
+try:
+    # Private: flat trees that keep a value's structure; since JAX 0.11 in a module of their own.
+    from jax._src import flattree  # pyrefly: ignore[missing-module-attribute]
 except ImportError:
-    from jax._src.tree_util import FlatTree
+    # Private: the same before.
+    from jax._src.tree_util import FlatTree as flattree  # noqa: N813
 
-    flatten_tree, pack_trees = FlatTree.flatten, FlatTree.pack
+flatten_tree, pack_trees = flattree.flatten, flattree.pack
 
 
 # ---------------------------------------------------------------- tracing
@@ -461,16 +464,16 @@ def register_rematerialization(primitive: Primitive, rule: Callable) -> None:
     computes the outputs once more. `split(jaxpr)` splits a jaxpr in two under the policy:
     [*inputs] -> [*outputs, *residuals] and [*residuals, *inputs] -> [*outputs].
     """
-    takes_trace = len(inspect.signature(remat.remat_jaxpr).parameters) > 2
+    remat_jaxpr: Any = remat.remat_jaxpr  # its arguments differ between versions
+    takes_trace = len(inspect.signature(remat_jaxpr).parameters) > 2
     keeps_residuals = hasattr(remat, "_f_rem")  # since JAX 0.12 rules return their residuals
 
     def registered(policy_or_trace: Any, *args: Any, **params: Any) -> Any:
         def split(jaxpr: Jaxpr) -> tuple[Jaxpr, Jaxpr]:
             if not takes_trace:
-                return remat.remat_jaxpr(jaxpr, policy_or_trace)[:2]
+                return remat_jaxpr(jaxpr, policy_or_trace)[:2]
             trace = policy_or_trace
-            more = {"custom_vjp_rules": trace.custom_vjp_rules, "allow_fwds": False}
-            return remat.remat_jaxpr(jaxpr, trace.policy, **more)[:2]
+            return remat_jaxpr(jaxpr, trace.policy, trace.custom_vjp_rules, False)[:2]
 
         outputs, residuals, again = rule(split, *args, **params)
         if keeps_residuals:
@@ -618,11 +621,8 @@ def register_discharge_rule(primitive: Primitive, rule: Callable) -> None:
 
 def _discharge_since_0_12(rule: Callable, context: Any, *args: Any, **params: Any) -> Any:
     def discharge(jaxpr: Jaxpr, should: Sequence[bool]) -> Jaxpr:
-        return _discharge.discharge_state(
-            jaxpr,
-            should_discharge=list(should),
-            strip_memory_space=context.strip_memory_space,
-        )
+        options: dict[str, Any] = {"strip_memory_space": context.strip_memory_space}
+        return _discharge.discharge_state(jaxpr, should_discharge=list(should), **options)
 
     ours = DischargeContext(context.in_avals, context.should_discharge, discharge)
     return rule(ours, *args, **params)

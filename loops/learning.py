@@ -20,7 +20,7 @@ promoted carry.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,7 +54,7 @@ _frames = _Frames()
 
 
 @contextmanager
-def tracing_a_body(may_be_thrown_away: bool) -> Iterator[None]:
+def tracing_a_body(may_be_thrown_away: bool) -> Generator[None]:
     """Say that a body is traced, and whether the pass may only learn types."""
     learning = may_be_thrown_away or is_learning()
     _frames.stack.append(_jax.current_trace() if learning else None)

@@ -84,7 +84,7 @@ def scan(
     if not callable(f):
         raise TypeError(f"lax.scan: f must be callable, got {type(f).__name__}.")
     debug = _jax.debug_info("scan", f, init, xs)
-    return scan_named(f, init, xs, length, reverse, unroll, debug)
+    return scan_named(f, init, xs, length, operator.truth(reverse), unroll, debug)
 
 
 def scan_named(
@@ -124,7 +124,7 @@ def scan_named(
         stacked = [_jax.unmapped_leading_aval(length, aval) for aval in ys_avals]
         outputs = unfinished_loop([*settled.carry_avals, *stacked])
     else:
-        outputs = bind_scan(body, list(settled.init), list(xs_flat), length, bool(reverse), unroll)
+        outputs = bind_scan(body, list(settled.init), list(xs_flat), length, reverse, unroll)
     carry_out, ys = split_scan_outputs(outputs, len(carry))
     return body.carry_tree.unflatten(carry_out), body.ys_tree.unflatten(ys)
 
