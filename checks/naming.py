@@ -56,6 +56,14 @@ def explain_fori(error: CarryTypeError, body_fun: Callable[..., Any], slot: int)
       body_fun: the user's `body_fun(i, val)`.
       slot: index of the user's value in `loop_carry`: 1 in a scan, whose carry is `(i, val)`, and
         2 in a while loop, whose carry is `(i, upper, val)`.
+
+    Example:
+      >>> from checks import CarryMismatch, CarryTypeError
+      >>> mismatch = CarryMismatch((SequenceKey(1),), "loop_carry[1]", None, None, "shape")
+      >>> error = CarryTypeError("they differ", name="scan body", mismatches=(mismatch,))
+      >>> explain_fori(error, max, slot=1)
+      >>> error.__notes__
+      ['for fori_loop: loop_carry[1] is the second argument of body `max`']
     """
     parameter = parameter_name(body_fun, 1)
     components = [

@@ -109,6 +109,16 @@ def explain_passes(error: CarryTypeError, passes: Sequence[Sequence[AbstractValu
     Args:
       error: the error that the last pass ended with.
       passes: for each pass the types of the carry's leaves that went in.
+
+    Example:
+      >>> import jax
+      >>> from checks import CarryTypeError
+      >>> error = CarryTypeError("they differ", name="scan body", mismatches=())
+      >>> explain_passes(error, [[jax.typeof(0)], [jax.typeof(jnp.float32(0))]])
+      >>> print(error.__notes__[0])
+      The carry's types, promoted from pass to pass:
+        pass 1: int32[] (weak)
+        pass 2: float32[]
     """
     if len(passes) < 2:
         return
