@@ -15,6 +15,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 
@@ -24,7 +25,17 @@ import jax
 # Private: the eager path that compiles one primitive.
 # Private: frames of this package are hidden from source lines as JAX's own are.
 # Private: the class of high-level primitives is not among jax.experimental.hijax's stable names.
-from jax._src import api_util, config, core, dispatch, hijax, source_info_util, traceback_util
+# Private: what nested jits have for a sharding that nobody gave.
+from jax._src import (
+    api_util,
+    config,
+    core,
+    dispatch,
+    hijax,
+    sharding_impls,
+    source_info_util,
+    traceback_util,
+)
 
 # Private: the effects of `jax.experimental.io_callback`.
 from jax._src import callback as _callback
@@ -100,6 +111,10 @@ def cached_by_jaxpr(fun: Callable) -> Callable:
 def cached_by_value(max_size: int) -> Callable[[Callable], Callable]:
     """Cache a function of one hashable value, held strongly, until `jax.clear_caches()`."""
     return cache(max_size)
+
+
+# The value that nested jits have for a sharding that nobody gave.
+UNSPECIFIED_SHARDING = sharding_impls.UNSPECIFIED
 
 
 def open_jaxpr(jaxpr: Any) -> Any:
@@ -760,9 +775,31 @@ def batch_jaxpr(
 def batch_jaxpr_to_axes(
     jaxpr: Jaxpr, axis: Any, in_axes: Sequence[int | None], out_axes: Sequence[int | None]
 ) -> Jaxpr:
-    """Batch a jaxpr with a chosen axis for each output."""
-    jaxpr = _on_mesh_of_batch(jaxpr, axis, in_axes)
-    return batching.batch_jaxpr_axes(jaxpr, axis, list(in_axes), list(out_axes))[0]
+    """Batch a jaxpr with a chosen axis for each output, and note where the axes are."""
+    on_mesh = _on_mesh_of_batch(jaxpr, axis, in_axes)
+    batched, _ = batching.batch_jaxpr_axes(on_mesh, axis, list(in_axes), list(out_axes))
+    mixes_lanes = any(
+        isinstance(e, core.NamedAxisEffect) and e.name == axis.name for e in jaxpr.effects
+    )
+    this_time = Batching(tuple(in_axes), tuple(out_axes), mixes_lanes)
+    _batchings[batched] = (*batchings(jaxpr), this_time)
+    return batched
+
+
+class Batching(NamedTuple):
+    """Where `vmap` gave the inputs and outputs of a jaxpr their axis; None where it gave none."""
+
+    in_axes: tuple[int | None, ...]
+    out_axes: tuple[int | None, ...]
+    mixes_lanes: bool  # a collective over the axis
+
+
+_batchings: WeakKeyDictionary[Jaxpr, tuple[Batching, ...]] = WeakKeyDictionary()
+
+
+def batchings(jaxpr: Jaxpr) -> tuple[Batching, ...]:
+    """How a jaxpr was batched, first to last; nothing from before it was rewritten otherwise."""
+    return _batchings.get(jaxpr, ())
 
 
 def broadcast_along(x: Any, axis: Any, position: int) -> Any:

@@ -18,7 +18,13 @@ from checks import (
     promote_weak_avals,
 )
 from loops import _jax
-from loops.learning import is_learning, is_unfinished, only_promoted_depend, tracing_a_body
+from loops.learning import (
+    finishing_all_after_an_error,
+    is_learning,
+    is_unfinished,
+    only_promoted_depend,
+    tracing_a_body,
+)
 
 
 class BodyOut(NamedTuple):
@@ -84,10 +90,21 @@ def trace_to_fixpoint(
     Raises:
       checks.CarryTypeError: the carry that comes out differs in type or structure.
     """
-    passes = CarryPasses(name, body_fun, init)
+    return finishing_all_after_an_error(
+        lambda finish: _settle(CarryPasses(name, body_fun, init), trace, num_settled, finish)
+    )
+
+
+def _settle(
+    passes: CarryPasses,
+    trace: Callable[[Any, bool], tuple[Traced, BodyOut]],
+    num_settled: int,
+    finish: bool,
+) -> SettledLoop[Traced]:
+    """Trace, convert the initial carry, and trace again until nothing has to be converted."""
     while True:
         with tracing_a_body(may_be_thrown_away=passes.may_promote(num_settled)):
-            traced, out = trace(passes.init, False)
+            traced, out = trace(passes.init, finish)
         changes = passes.changes_after(out)
         if not changes:
             if out.jaxpr is not None and is_unfinished(out.jaxpr) and not is_learning():

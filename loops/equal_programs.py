@@ -18,11 +18,22 @@ import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from loops import _jax
 
 MAX_PROGRAMS = 1024
+
+# Equal ones of these are one object, and none holds an array.
+COMPARED_BY_IDENTITY = (
+    type,
+    enum.Enum,
+    np.dtype,
+    _jax.Primitive,
+    jax.sharding.Mesh,
+    jax.sharding.AbstractMesh,
+)
 
 
 class NotComparable(Exception):  # noqa: N818 - it is not an error, and never leaves this module
@@ -124,7 +135,7 @@ def value_key(value: Any) -> Hashable:
 
 def _compares_by_value(value: Any) -> bool:
     """Whether `==` looks at what an object holds, and it can be hashed; functions do neither."""
-    if isinstance(value, (type, enum.Enum, np.dtype, _jax.Primitive)):
+    if isinstance(value, COMPARED_BY_IDENTITY) or value is _jax.UNSPECIFIED_SHARDING:
         return True
     if callable(value) or type(value).__eq__ is object.__eq__:
         return value is None

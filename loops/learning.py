@@ -20,10 +20,11 @@ promoted carry.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from checks import CarryTypeError
 from loops import _jax
 from loops.data_flow import depends_on
 
@@ -48,6 +49,8 @@ class _Frames(threading.local):
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
+        self.left_unfinished = False
+        self.finish_all = False
 
 
 _frames = _Frames()
@@ -64,8 +67,35 @@ def tracing_a_body(may_be_thrown_away: bool) -> Generator[None]:
         _frames.stack.pop()
 
 
+Result = TypeVar("Result")
+
+
+def finishing_all_after_an_error(settle: Callable[[bool], Result]) -> Result:
+    """Run `settle(False)`; if it raises the contract's error, blame the loop that it should.
+
+    Where several loops of a nest break the contract, the one to name is the one that is met when
+    all loops are finished in all passes. So the outermost loop is settled again in that way,
+    `settle(True)`, if a loop was left unfinished before the error.
+    """
+    if _frames.stack or _frames.finish_all:
+        return settle(_frames.finish_all)
+    _frames.left_unfinished = False
+    try:
+        return settle(False)
+    except CarryTypeError:
+        if not _frames.left_unfinished:
+            raise
+    _frames.finish_all = True
+    try:
+        return settle(True)
+    finally:
+        _frames.finish_all = False
+
+
 def is_learning() -> bool:
     """Whether what is traced now is the body of a loop that only learns types, and nothing else."""
+    if _frames.finish_all:
+        return False
     around = _frames.stack[-1] if _frames.stack else None
     return around is not None and _jax.trace_around(_jax.current_trace()) is around
 
@@ -92,4 +122,5 @@ def only_promoted_depend(jaxpr: Any, num_consts: int, promoted: Sequence[bool]) 
 
 def unfinished_loop(avals: Sequence[Any]) -> list[Any]:
     """Outputs of the given types, in a trace that will be thrown away."""
+    _frames.left_unfinished = True
     return unfinished_loop_p.bind(avals=tuple(avals))

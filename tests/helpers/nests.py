@@ -1,0 +1,77 @@
+"""Random nests of loops with weak and strong inits, to compare ways of tracing them."""
+
+import random
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+import loops
+
+LITERALS = (0, 0.0, True, 1 + 0j)
+STRONG = (jnp.int32, jnp.float32, jnp.bfloat16)
+DTYPES = (jnp.int32, jnp.float32, jnp.bfloat16, jnp.float16)
+
+
+def random_nest(seed: int) -> Callable:
+    """A function of a float32 scalar: loops in loops, two carry leaves each, at most four deep."""
+    choose = random.Random(seed)  # noqa: S311 - any numbers do
+    return _loop(choose, choose.randint(1, 4))
+
+
+def _leaf(choose: random.Random) -> Callable:
+    if choose.random() < 0.75:
+        literal = choose.choice(LITERALS)
+        return lambda x: literal
+    dtype = choose.choice(STRONG)
+    return lambda x: jnp.zeros((), dtype)
+
+
+def _operand(choose: random.Random, depth: int) -> Callable:
+    """What a body adds to a leaf: an inner loop's result, the argument, a leaf, or a constant."""
+    kind = choose.choice(["loop"] * 3 * (depth > 1) + ["x", "other leaf", "constant", "nothing"])
+    if kind == "loop":
+        inner = _loop(choose, depth - 1)
+        return lambda x, other: inner(x)
+    dtype = choose.choice(DTYPES)
+    return {
+        "x": lambda x, other: x,
+        "other leaf": lambda x, other: other,
+        "constant": lambda x, other: jnp.ones((), dtype),
+        "nothing": lambda x, other: 0,
+    }[kind]
+
+
+def _loop(choose: random.Random, depth: int) -> Callable:
+    """A function of x that runs a loop and returns one of its last leaves, or its ys."""
+    inits = _leaf(choose), _leaf(choose)
+    operands = _operand(choose, depth), _operand(choose, depth)
+    kind, result = choose.choice(["scan", "fori", "while"]), choose.randint(0, 2)
+
+    def run(x):
+        def step(carry):
+            a, b = carry
+            return a + operands[0](x, b), b + operands[1](x, a)
+
+        init = tuple(make(x) for make in inits)
+        if kind == "scan":
+            carry, ys = loops.scan(lambda c, _: (step(c), c[0]), init, None, length=2)
+            return [*carry, ys[0]][result]
+        if kind == "fori":
+            return loops.fori_loop(0, 2, lambda i, c: step(c), init)[result % 2]
+        _, carry = loops.while_loop(
+            lambda c: c[0] < 2, lambda c: (c[0] + 1, step(c[1])), (jnp.int32(0), init)
+        )
+        return carry[result % 2]
+
+    return run
+
+
+def outcome(program: Callable) -> str:
+    """The program's jaxpr with its output types, or the kind of error that tracing it raises."""
+    try:
+        with jax.numpy_dtype_promotion("standard"):
+            jaxpr, out = jax.make_jaxpr(program, return_shape=True)(jnp.float32(1))
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return f"{jaxpr} -> {out}, {[aval.weak_type for aval in jaxpr.out_avals]}"
