@@ -122,6 +122,13 @@ def open_jaxpr(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
+def replace_equations(jaxpr: Any, eqns: Sequence[JaxprEqn]) -> Any:
+    """The same jaxpr, open or closed, with other equations of the same effects."""
+    if hasattr(jaxpr, "jaxpr"):
+        return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=list(eqns)))
+    return jaxpr.replace(eqns=list(eqns))
+
+
 def is_jaxpr(value: Any) -> bool:
     """Whether a parameter of an equation is a jaxpr, open or closed."""
     return isinstance(value, (core.Jaxpr, getattr(core, "ClosedJaxpr", core.Jaxpr)))
@@ -222,7 +229,7 @@ def permute(jaxpr: Jaxpr, inputs: Sequence[int], outputs: Sequence[int] | None =
     out_order = tuple(range(num_outputs)) if outputs is None else tuple(outputs)
     if in_order == tuple(range(num_inputs)) and out_order == tuple(range(num_outputs)):
         return jaxpr
-    return _permute(jaxpr, in_order, out_order)
+    return _batched_alike(_permute(jaxpr, in_order, out_order), jaxpr, in_order, out_order)
 
 
 def _permute_uncached(jaxpr: Jaxpr, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Jaxpr:
@@ -263,7 +270,11 @@ variable_maker = core.gensym
 
 def with_unused_inputs(jaxpr: Jaxpr, avals: Sequence[Aval]) -> Jaxpr:
     """The same jaxpr with more inputs at the end, which it does not read."""
-    return _with_unused_inputs_cached(jaxpr, tuple(avals)) if avals else jaxpr
+    if not avals:
+        return jaxpr
+    more = _with_unused_inputs_cached(jaxpr, tuple(avals))
+    inputs = [*range(len(jaxpr.in_avals)), *[None] * len(avals)]
+    return _batched_alike(more, jaxpr, inputs, range(len(jaxpr.out_avals)))
 
 
 def forwarded_inputs(jaxpr: Jaxpr) -> list[int | None]:
@@ -325,7 +336,18 @@ def new_equation(
 
 Zero = ad.Zero
 instantiate_zeros = ad.instantiate_zeros
-jvp_jaxpr = ad.jvp_jaxpr
+
+
+def jvp_jaxpr(
+    jaxpr: Jaxpr, nonzeros: Sequence[bool], instantiate: Sequence[bool]
+) -> tuple[Jaxpr, list[bool]]:
+    """Add tangents to a jaxpr: [*in] -> [*out] becomes [*in, *nonzero in'] -> [*out, *out']."""
+    jvp, nonzeros_out = ad.jvp_jaxpr(jaxpr, list(nonzeros), list(instantiate))
+    inputs, outputs = (
+        [*range(len(marks)), *(i for i, nonzero in enumerate(marks) if nonzero)]
+        for marks in (nonzeros, nonzeros_out)
+    )
+    return _batched_alike(jvp, jaxpr, inputs, outputs), list(nonzeros_out)
 
 
 def is_zero(tangent: Any) -> bool:
@@ -439,6 +461,12 @@ def split_known(jaxpr: Jaxpr, unknowns: Sequence[bool], instantiate: Sequence[bo
     known, unknown, unknowns_out, _ = pe.partial_eval_jaxpr_nounits(
         jaxpr, list(unknowns), list(instantiate)
     )
+    known_inputs, known_outputs = (
+        [i for i, is_unknown in enumerate(marks) if not is_unknown]
+        for marks in (unknowns, unknowns_out)
+    )
+    residuals = [None] * (len(known.out_avals) - len(known_outputs))
+    known = _batched_alike(known, jaxpr, known_inputs, [*known_outputs, *residuals])
     return SplitJaxpr(known, unknown, list(unknowns_out))
 
 
@@ -593,7 +621,11 @@ def eliminate_dead_code(
     inner, used = pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs), list(keep_inputs), **live)
     if inner is jaxpr.jaxpr:
         return DeadCodeResult(jaxpr, list(used))
-    return DeadCodeResult(jaxpr.replace(jaxpr=inner), list(used))
+    inputs, outputs = (
+        [i for i, is_used in enumerate(marks) if is_used] for marks in (used, used_outputs)
+    )
+    live_jaxpr = _batched_alike(jaxpr.replace(jaxpr=inner), jaxpr, inputs, outputs)
+    return DeadCodeResult(live_jaxpr, list(used))
 
 
 def register_dead_code_rule(primitive: Primitive, rule: Callable) -> None:
@@ -798,8 +830,24 @@ _batchings: WeakKeyDictionary[Jaxpr, tuple[Batching, ...]] = WeakKeyDictionary()
 
 
 def batchings(jaxpr: Jaxpr) -> tuple[Batching, ...]:
-    """How a jaxpr was batched, first to last; nothing from before it was rewritten otherwise."""
+    """How a jaxpr was batched, first to last, as far as it is known."""
     return _batchings.get(jaxpr, ())
+
+
+def _batched_alike(
+    new: Jaxpr, old: Jaxpr, inputs: Sequence[int | None], outputs: Sequence[int | None]
+) -> Jaxpr:
+    """Note which inputs and outputs of another a jaxpr has, by position; None is a new one."""
+
+    def pick(axes: Sequence[int | None], positions: Sequence[int | None]) -> tuple[int | None, ...]:
+        return tuple(None if i is None else axes[i] for i in positions)
+
+    if batchings(old):
+        _batchings[new] = tuple(
+            Batching(pick(b.in_axes, inputs), pick(b.out_axes, outputs), b.mixes_lanes)
+            for b in batchings(old)
+        )
+    return new
 
 
 def broadcast_along(x: Any, axis: Any, position: int) -> Any:

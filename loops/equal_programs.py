@@ -4,8 +4,8 @@ Outside jit a loop is compiled for its body's jaxpr. A lambda written at the cal
 jaxpr each time, which JAX would compile anew. So before a loop is compiled its jaxpr is looked up
 among those seen before, by all that the compiled program depends on: equations, operands, types,
 parameters and the context of each equation. Constants are arguments, so nothing that a body closes
-over is kept. What cannot be compared exactly (a callback, a custom derivative rule) is not looked
-up.
+over is kept. Custom derivative rules do not matter to a program that is compiled, and are left out.
+What cannot be compared exactly (a callback) is not looked up.
 
 The table is bounded, is emptied by `jax.clear_caches()`, and has a section for each setting of
 JAX's configuration that changes what is traced.
@@ -64,7 +64,8 @@ def _first_seen(program: _KnownProgram) -> Any:
 def _reference_to_equal(jaxpr: Any) -> weakref.ref:
     """A weak reference, because this cache must not keep its own key alive."""
     try:
-        program = _KnownProgram(program_key(jaxpr), jaxpr)
+        plain = without_derivative_rules(jaxpr)
+        program = _KnownProgram(program_key(plain), plain)
     except NotComparable:
         return weakref.ref(jaxpr)
     return weakref.ref(_first_seen(program))
@@ -74,6 +75,32 @@ def first_equal_program(jaxpr: Any) -> Any:
     """The first jaxpr seen that equals this one, which may be itself."""
     equal = _reference_to_equal(jaxpr)()
     return jaxpr if equal is None else equal
+
+
+def without_derivative_rules(jaxpr: Any) -> Any:
+    """The same jaxpr with calls of custom_jvp and custom_vjp functions as calls of their jaxprs."""
+    old = _jax.open_jaxpr(jaxpr).eqns
+    new = [_without_rule(eqn) for eqn in old]
+    if all(a is b for a, b in zip(old, new, strict=True)):
+        return jaxpr
+    return _jax.replace_equations(jaxpr, new)
+
+
+def _without_rule(eqn: Any) -> Any:
+    params = {name: _in_parameter(value) for name, value in eqn.params.items()}
+    if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
+        return _jax.staged_call_equation(params["call_jaxpr"], eqn.invars, eqn.outvars, eqn)
+    if all(params[name] is value for name, value in eqn.params.items()):
+        return eqn
+    return eqn.replace(params=params)
+
+
+def _in_parameter(value: Any) -> Any:
+    if _jax.is_jaxpr(value):
+        return without_derivative_rules(value)
+    if type(value) in (tuple, list) and any(map(_jax.is_jaxpr, value)):
+        return type(value)(map(_in_parameter, value))
+    return value
 
 
 def program_key(jaxpr: Any) -> Hashable:

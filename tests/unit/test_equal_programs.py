@@ -151,17 +151,49 @@ def test_nan_equals_itself_in_a_key():
     "fun",
     [
         lambda x: jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct((), x.dtype), x),
-        jax.nn.relu,
         lambda x: jax.debug.print("{}", x) or x,
     ],
-    ids=["callback", "custom_jvp", "effect"],
+    ids=["callback", "effect"],
 )
 def test_what_only_identity_tells_apart_is_not_compared(fun):
-    """Callbacks, custom rules and effects are never looked up, and still run."""
+    """Callbacks and effects are never looked up, and still run."""
     with pytest.raises(NotComparable):
         program_key(jaxpr_of(fun, ONE))
 
     assert 1.0 == float(loops.fori_loop(0, 2, lambda i, c: fun(c), ONE))
+
+
+def make_scaled_relu(scale):
+    """A function whose derivative rule closes over an array."""
+
+    @jax.custom_jvp
+    def scaled(x):
+        return jnp.maximum(x, 0.0)
+
+    scaled.defjvp(lambda primals, tangents: (scaled(*primals), scale * tangents[0]))
+    return scaled
+
+
+@pytest.mark.parametrize("inside", [lambda f: f, jax.jit], ids=["plain", "in a nested jit"])
+def test_derivative_rules_do_not_matter_to_a_compiled_program(compilations, inside):
+    """Bodies with custom rules made anew are looked up, their rules are used, and freed."""
+
+    def loop_over(scale):
+        step = inside(make_scaled_relu(scale))
+        return lambda c: loops.fori_loop(0, 2, lambda i, c: step(c) * 1.125, c)
+
+    scale = jnp.float32(3)
+    reference = weakref.ref(scale)
+    loop_over(scale)(ONE)
+    del scale
+    gc.collect()
+    before = compilations()
+    again = loop_over(jnp.float32(5))
+
+    assert 1.265625 == float(again(ONE))
+    assert before == compilations()
+    assert 25.0 * 1.265625 == float(jax.grad(again)(1.0))
+    assert reference() is None
 
 
 def test_callbacks_of_equal_code_are_not_mixed_up():
