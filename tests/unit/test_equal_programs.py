@@ -193,7 +193,8 @@ def test_derivative_rules_do_not_matter_to_a_compiled_program(compilations, insi
     assert 1.265625 == float(again(ONE))
     assert before == compilations()
     assert 25.0 * 1.265625 == float(jax.grad(again)(1.0))
-    assert reference() is None
+    if inside is not jax.jit:  # jit itself keeps what a function closes over
+        assert reference() is None
 
 
 def test_callbacks_of_equal_code_are_not_mixed_up():
