@@ -17,15 +17,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from loops import _jax
-from loops.passes.freeze_lanes import select_lanes
+from loops.interop.checked_lanes import repeat_last_step_in_finished_lanes
 from loops.passes.rotate import move_condition_into_body
-from loops.primitives.layout import (
-    split_scan_inputs,
-    split_scan_outputs,
-    split_while_inputs,
-)
+from loops.primitives.layout import split_scan_inputs, split_scan_outputs
 from loops.primitives.scan import scan_p
-from loops.primitives.while_loop import while_of_functions, while_p
+from loops.primitives.while_loop import while_p
 
 
 def scan_checks(
@@ -97,14 +93,15 @@ def while_checks(
 ) -> tuple[Any, list[Any]]:
     """Run a while loop that carries its first error behind its carry.
 
-    A condition that may fail moves into the body, where it is computed once a step, and so does one
-    for each lane.
+    A condition that may fail moves into the body, where it is computed once a step. A loop over
+    lanes that may fail becomes one with one predicate, because its error belongs to all lanes.
     """
     cond = _jax.add_checks(cond_jaxpr, checks.enabled)
-    if cond.error_tree.num_leaves or cond_jaxpr.out_avals[0].shape:
-        plain = _with_predicate_in_carry(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
-        return call_checks(checks, error, *args, call_jaxpr=plain)
     checked = _jax.add_checks(body_jaxpr, checks.enabled)
+    has_lanes = bool(cond_jaxpr.out_avals[0].shape)
+    if cond.error_tree.num_leaves or (has_lanes and checked.error_tree.num_leaves):
+        rewritten = _with_predicate_in_carry(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
+        return call_checks(checks, error, *args, call_jaxpr=rewritten)
     no_error = _no_error(checked)
     error_avals = tuple(map(jax.typeof, no_error))
     outputs = while_p.bind(
@@ -146,7 +143,7 @@ def _with_predicate_in_carry(
 ) -> Any:
     """A loop as a jaxpr with another that tests one boolean: [*inputs] -> [*carry]."""
     lanes = cond_jaxpr.out_avals[0].shape
-    rewrite = _repeat_last_step_in_finished_lanes if lanes else move_condition_into_body
+    rewrite = repeat_last_step_in_finished_lanes if lanes else move_condition_into_body
 
     def loop(*args: Any) -> list[Any]:
         return rewrite(
@@ -159,58 +156,6 @@ def _with_predicate_in_carry(
 
     avals = [*cond_jaxpr.in_avals[:cond_nconsts], *body_jaxpr.in_avals]
     return _jax.trace_closed(loop, avals, _jax.without_names(body_jaxpr))
-
-
-def _repeat_last_step_in_finished_lanes(
-    *args: Any, cond_jaxpr: Any, cond_nconsts: int, body_jaxpr: Any, body_nconsts: int
-) -> list[Any]:
-    """Run a loop over lanes so that a lane that is done meets no error that it has not met.
-
-    running = cond(init)
-    last = select(running, init, init of a lane that runs)
-    while any(running):
-        last = select(running, carry, last)
-        carry = select(running, body(last), carry)
-        running = cond(carry)
-
-    A body's checks look at all lanes at once. A lane that is done therefore runs its last step
-    again, whose errors have been kept already, and one that never runs does what another does.
-    """
-    cond_consts, body_consts, init = split_while_inputs(args, cond_nconsts, body_nconsts)
-    num_carry = len(init)
-
-    def lanes_running(carry: Sequence[Any]) -> Any:
-        (running,) = _jax.evaluate_jaxpr(cond_jaxpr, *cond_consts, *carry)
-        return running
-
-    def any_running(running: Any, *_: Any) -> Any:
-        return lax.reduce_or(running, tuple(range(running.ndim)))
-
-    def select_each(running: Any, new: Sequence[Any], old: Sequence[Any]) -> list[Any]:
-        return [select_lanes(running, n, o) for n, o in zip(new, old, strict=True)]
-
-    def body(running: Any, *state: Any) -> list[Any]:
-        last, carry = state[:num_carry], state[num_carry:]
-        last = select_each(running, carry, last)
-        stepped = _jax.evaluate_jaxpr(body_jaxpr, *body_consts, *last)
-        carry = select_each(running, stepped, carry)
-        return [lanes_running(carry), *last, *carry]
-
-    running = lanes_running(init)
-    last = select_each(running, init, [_one_running_lane(running, x) for x in init])
-    _, *state = while_of_functions(any_running, body, [running, *last, *init])
-    return state[num_carry:]
-
-
-def _one_running_lane(running: Any, x: Any) -> Any:
-    """The first lane that runs, in all lanes; any lane if none runs."""
-    if running.size == 0:
-        return x
-    lane_shape = x.shape[running.ndim :]
-    first = lax.argmax(lax.reshape(running, (running.size,)), 0, jnp.int32)
-    lanes = lax.reshape(x, (running.size, *lane_shape))
-    lane = lax.dynamic_index_in_dim(lanes, first, keepdims=False, allow_negative_indices=False)
-    return lax.broadcast_in_dim(lane, x.shape, tuple(range(running.ndim, x.ndim)))
 
 
 def call_checks(
