@@ -12,12 +12,12 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from loops import _jax
 
 
-def infer_length(xs: Any, leaves: Sequence[Any], length: Any) -> Any:
+def infer_length(xs: Any, avals: Sequence[Any], length: Any) -> Any:
     """The number of steps, from the leading axes of the xs and from `length`.
 
     Args:
       xs: the pytree that is scanned over, for the names of its leaves.
-      leaves: its leaves.
+      avals: the types of its leaves.
       length: what the caller asked for, or None.
 
     Returns:
@@ -28,7 +28,7 @@ def infer_length(xs: Any, leaves: Sequence[Any], length: Any) -> Any:
         there is neither an axis nor a `length`, or it is negative.
       TypeError: `length` is no whole number; jax.errors.ConcretizationTypeError if it is traced.
     """
-    sizes = _leading_axes(leaves)
+    sizes = _leading_axes(xs, avals)
     if length is None:
         if not sizes:
             raise ValueError("scan got no values to scan over and `length` not provided.")
@@ -47,18 +47,17 @@ def infer_length(xs: Any, leaves: Sequence[Any], length: Any) -> Any:
     return length
 
 
-def _leading_axes(leaves: Sequence[Any]) -> list[Any]:
-    avals = [jax.typeof(x) for x in leaves]
-    without_axis = [x for x, aval in zip(leaves, avals, strict=True) if not aval.shape]
-    if without_axis:
+def _leading_axes(xs: Any, avals: Sequence[Any]) -> list[Any]:
+    if not all(aval.shape for aval in avals):
+        without_axis = [x for x in jax.tree.leaves(xs) if not jax.typeof(x).shape]
         listed = ", ".join(str(x) for x in without_axis)
         raise ValueError(f"scan got value with no leading axis to scan over: {listed}.")
-    sharded = [a for a in avals if not _jax.is_ref(a) and a.sharding.spec[0] is not None]
+    sharded = [a for a in avals if not _jax.is_ref(a) and a.sharding.spec.partitions[0] is not None]
     if sharded:
         raise ValueError(
-            "scan needs the leading axis of its xs unsharded, because steps run one after the "
-            f"other, but got {', '.join(str(a.sharding.spec) for a in sharded)}. "
-            "Use `jax.sharding.reshard` before the scan."
+            "0th dimension of all xs should be replicated. Got "
+            f"{', '.join(str(a.sharding.spec) for a in sharded)}. Steps run one after the other: "
+            "use `jax.sharding.reshard` before the loop to shard another dimension."
         )
     return [aval.shape[0] for aval in avals]
 

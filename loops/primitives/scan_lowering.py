@@ -11,7 +11,7 @@ and nothing is concatenated or reshaped afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -64,7 +64,7 @@ def run_scan(
 
     if isinstance(plan.turns, int) and plan.turns == 0:
         carry, all_ys = run_steps(carry, [_take(xs, i) for i in range(length)])
-        ys = _stack(all_ys) if all_ys else [_jax.uninitialised((0,), a) for a in ys_avals]
+        ys = _stack_all(all_ys) if all_ys else [_jax.uninitialised((0,), a) for a in ys_avals]
         return [_keep_unreduced(x) for x in [*carry, *ys]]
 
     def turn(turn_number: Any, *state: Any) -> list[Any]:
@@ -103,16 +103,24 @@ def _run_steps(
 
 
 def _first_position(turn_number: Any, plan: StepPlan, length: Any, reverse: bool) -> Any:
-    """The lowest position along the leading axis that a turn works on."""
-    if not reverse:
-        return turn_number if plan.block == 1 else turn_number * plan.block
-    turns_to_go = turn_number + 1
-    return length - (turns_to_go if plan.block == 1 else turns_to_go * plan.block)
+    """The lowest position along the leading axis that a turn works on.
+
+    Rows and ys may be on different meshes, so the position must stay on none.
+    """
+    with _jax.mesh_of(turn_number):
+        if not reverse:
+            return turn_number if plan.block == 1 else turn_number * plan.block
+        turns_to_go = turn_number + 1
+        return length - (turns_to_go if plan.block == 1 else turns_to_go * plan.block)
 
 
 def _take(xs: list[Any], position: int) -> list[Any]:
     """One step's xs at a position known while compiling."""
-    return [lax.index_in_dim(x, position, keepdims=False) for x in xs]
+    rows = []
+    for x in xs:
+        with _jax.mesh_of(x):
+            rows.append(lax.index_in_dim(x, position, keepdims=False))
+    return rows
 
 
 def _read_block(xs: list[Any], start: Any, size: int) -> list[list[Any]]:
@@ -133,22 +141,29 @@ def _read_row(x: Any, position: Any) -> Any:
 
 def _write_block(buffers: list[Any], all_ys: list[list[Any]], start: Any) -> list[Any]:
     """Write the ys of neighbouring steps into the buffers."""
-    rows = _stack(all_ys)
     written = []
-    for buffer, row in zip(buffers, rows, strict=True):
+    for buffer, ys in zip(buffers, zip(*all_ys, strict=True), strict=True):
         with _jax.mesh_of(buffer):
             written.append(
                 lax.dynamic_update_slice_in_dim(
-                    buffer, row, start, axis=0, allow_negative_indices=False
+                    buffer, _stack(ys), start, axis=0, allow_negative_indices=False
                 )
             )
     return written
 
 
-def _stack(all_ys: list[list[Any]]) -> list[Any]:
+def _stack_all(all_ys: list[list[Any]]) -> list[Any]:
     """One array for each y out of one list of ys for each step."""
-    columns = [[lax.expand_dims(y, (0,)) for y in column] for column in zip(*all_ys, strict=True)]
-    return [c[0] if len(c) == 1 else lax.concatenate(c, 0) for c in columns]
+    stacked = []
+    for ys in zip(*all_ys, strict=True):
+        with _jax.mesh_of(ys[0]):
+            stacked.append(_stack(ys))
+    return stacked
+
+
+def _stack(ys: Sequence[Any]) -> Any:
+    rows = [lax.expand_dims(y, (0,)) for y in ys]
+    return rows[0] if len(rows) == 1 else lax.concatenate(rows, 0)
 
 
 def _keep_unreduced(x: Any) -> Any:
