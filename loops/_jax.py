@@ -745,6 +745,11 @@ def is_symbolic_dimension(value: Any) -> bool:
     return core.is_symbolic_dim(value)
 
 
+def at_least_one(dimension: Any) -> Any:
+    """A dimension, or 1 if that is larger: the dimension itself where it is known to be positive."""
+    return core.max_dim(dimension, 1)
+
+
 def symbolic_value(dimension: Any) -> Any:
     """A symbolic dimension as an integer array."""
     return core.dimension_as_value(dimension)
@@ -776,11 +781,12 @@ def disable_jit() -> bool:
     return config.disable_jit.value
 
 
-def check_ref_arguments(debug: Any, args: Sequence[Any], avals: Sequence[Aval]) -> None:
+def check_ref_arguments(debug: Any, args: Sequence[Any]) -> None:
     """Refuse Refs that were transformed (`ref.at[...]`) or that occur twice among the arguments."""
     api_util.check_no_transformed_refs_args(lambda: debug, list(args))
     if config.mutable_array_checks.value:
-        api_util.check_no_aliased_ref_args(lambda: debug, list(avals), list(args))
+        avals = [jax.typeof(x) for x in args]
+        api_util.check_no_aliased_ref_args(lambda: debug, avals, list(args))
 
 
 def check_closed_over_refs(debug: Any, consts: Sequence[Any], args: Sequence[Any]) -> None:

@@ -68,7 +68,7 @@ def trace_to_fixpoint(
     name: str,
     body_fun: Callable[..., Any],
     init: Any,
-    trace: Callable[[Any, bool], tuple[Traced, BodyOut]],
+    trace: Callable[[Any, list[Any], bool], tuple[Traced, BodyOut]],
     num_settled: int = 0,
 ) -> SettledLoop[Traced]:
     """Trace a body until the carry that comes out has the types that went in.
@@ -83,8 +83,8 @@ def trace_to_fixpoint(
       name: what the contract's message calls the body.
       body_fun: the user's function, for the names in that message.
       init: flat tree of the initial carry.
-      trace: runs the body on a flat tree of carry, the second argument saying whether the loops
-        inside must be finished; returns what it made of it and what came out.
+      trace: runs the body on a flat tree of carry or on the types of its leaves, and is told
+        whether the loops inside must be finished; returns what it made of it and what came out.
       num_settled: how many leading leaves are known to keep their types (a counter).
 
     Raises:
@@ -97,19 +97,19 @@ def trace_to_fixpoint(
 
 def _settle(
     passes: CarryPasses,
-    trace: Callable[[Any, bool], tuple[Traced, BodyOut]],
+    trace: Callable[[Any, list[Any], bool], tuple[Traced, BodyOut]],
     num_settled: int,
     finish: bool,
 ) -> SettledLoop[Traced]:
     """Trace, convert the initial carry, and trace again until nothing has to be converted."""
     while True:
         with tracing_a_body(may_be_thrown_away=passes.may_promote(num_settled)):
-            traced, out = trace(passes.init, finish)
+            traced, out = trace(passes.init, passes.avals, finish)
         changes = passes.changes_after(out)
         if not changes:
             if out.jaxpr is not None and is_unfinished(out.jaxpr) and not is_learning():
                 with tracing_a_body(may_be_thrown_away=False):
-                    traced, _ = trace(passes.init, True)
+                    traced, _ = trace(passes.init, passes.avals, True)
             return SettledLoop(passes.init, traced, passes.avals, is_unfinished=False)
         if changes.leave_others_as_they_are(out) and is_learning():
             return SettledLoop(passes.init, traced, changes.promoted_avals(), is_unfinished=True)
@@ -143,13 +143,9 @@ class CarryPasses:
 
     def __init__(self, name: str, body_fun: Callable[..., Any], init: Any) -> None:
         self.name, self.body_fun, self.init = name, body_fun, init
+        self.avals = [jax.typeof(x) for x in init]
         self.began_weak = [is_weak(aval) for aval in self.avals]
         self.history: list[list[Any]] = []
-
-    @property
-    def avals(self) -> list[Any]:
-        """The types of the initial carry now."""
-        return [jax.typeof(x) for x in self.init]
 
     def may_promote(self, num_settled: int) -> bool:
         """Whether a leaf may have to be promoted; the first ones are known to keep their types."""
@@ -184,6 +180,7 @@ class CarryPasses:
         """Convert the initial carry, for the next pass."""
         rows = zip(self.init, changes.promoted, changes.missing_axes, strict=True)
         self.init = self.init.update(_convert(*row) for row in rows)
+        self.avals = [jax.typeof(x) for x in self.init]
 
 
 def is_weak(aval: Any) -> bool:
@@ -199,18 +196,18 @@ def _convert(x: Any, promoted: Any, axes: tuple[Any, ...]) -> Any:
 
 
 def trace_scan_body(
-    f: Callable[..., Any], carry: Any, x_avals: Any, debug: Any
+    f: Callable[..., Any], carry_avals: Any, x_avals: Any, debug: Any
 ) -> tuple[TracedBody, BodyOut]:
-    """Trace a scan's body for a flat tree of carry and take its output apart."""
-    traced = _jax.trace_function(f, (carry.map(jax.typeof), x_avals), debug)
+    """Trace a scan's body for flat trees of avals and take its output apart."""
+    traced = _jax.trace_function(f, (carry_avals, x_avals), debug)
     node, children = traced.out_tree.node_data(), treedef_children(traced.out_tree)
     if node is None or node[0] not in (tuple, list) or len(children) != 2:
         output = jax.tree_util.tree_unflatten(traced.out_tree, traced.out_avals)
         raise TypeError(f"scan body output must be a pair, got {output}.")
     carry_tree, ys_tree = children
-    carry_avals = traced.out_avals[: carry_tree.num_leaves]
+    carry_out = traced.out_avals[: carry_tree.num_leaves]
     body = TracedBody(traced.jaxpr, traced.consts, carry_tree, ys_tree)
-    return body, BodyOut(carry_tree, carry_avals, traced.jaxpr, len(traced.consts))
+    return body, BodyOut(carry_tree, carry_out, traced.jaxpr, len(traced.consts))
 
 
 def refuse_forbidden_effects(loop: str, effects: Any) -> None:

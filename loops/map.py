@@ -63,7 +63,7 @@ def _map_in_batches(f: Callable[[Any], Any], xs: Any, batch_size: int) -> Any:
     if batch_size < 0:
         raise ValueError(f"map: batch_size must not be negative, got {batch_size}.")
     leaves = tree_leaves(xs)
-    num_rows = infer_length(xs, leaves, None)
+    num_rows = infer_length(xs, [jax.typeof(x) for x in leaves], None)
     num_batches = num_rows // batch_size if batch_size else 0
     num_scanned = num_batches * batch_size
     if num_batches == 0:

@@ -22,6 +22,7 @@ from loops.learning import unfinished_loop
 from loops.lengths import infer_length
 from loops.primitives.layout import merge, partition, split_scan_outputs
 from loops.primitives.scan import scan_p
+from loops.shortcuts import scan_shortcuts
 from loops.step_by_step import scan_step_by_step
 from loops.wrappers import finished_body
 
@@ -104,16 +105,17 @@ def scan_named(
     carry, xs_flat = _jax.flatten_tree(init), _jax.flatten_tree(xs)
     args = [*carry, *xs_flat]
     xs_avals = xs_flat.map(jax.typeof)
-    _jax.check_ref_arguments(debug, args, [*carry.map(jax.typeof), *xs_avals])
-    length = infer_length(xs, list(xs_flat), length)
+    _jax.check_ref_arguments(debug, args)
+    length = infer_length(xs, list(xs_avals), length)
     unroll = steps_per_turn(unroll, length)
     if _jax.disable_jit() and length != 0:
         return scan_step_by_step(f, carry, xs_flat, length, reverse)
 
     x_avals = xs_avals.map(lambda aval: _jax.mapped_leading_aval(length, aval))
 
-    def trace(carry: Any, finish: bool) -> tuple[TracedBody, BodyOut]:
-        return trace_scan_body(finished_body(f) if finish else f, carry, x_avals, debug)
+    def trace(carry: Any, avals: list[Any], finish: bool) -> tuple[TracedBody, BodyOut]:
+        carry_avals = carry.update(avals)
+        return trace_scan_body(finished_body(f) if finish else f, carry_avals, x_avals, debug)
 
     settled = trace_to_fixpoint("scan body", f, carry, trace, num_settled)
     body = settled.traced
@@ -148,40 +150,27 @@ def steps_per_turn(unroll: Any, length: Any) -> int:
 def bind_scan(
     body: TracedBody, carry: list[Any], xs: list[Any], length: Any, reverse: bool, unroll: int
 ) -> list[Any]:
-    """Bind the primitive for a traced body, leaving out what need not go through the loop.
-
-    A carry that the body hands on unchanged becomes a constant, and an x that goes straight to the
-    ys is not copied: the stacked y is the xs array itself.
-
-        Before: [*consts, *carry, *x]                     -> [*carry, *y]
-        After:  [*consts, *read-only carry, *carry, *x]   -> [*carry that changes, *y that is new]
-    """
+    """Bind the primitive for a traced body, leaving out what need not go through the loop."""
     num_consts, num_carry = len(body.consts), len(carry)
-    carry_source, ys_source = split_scan_outputs(_jax.forwarded_inputs(body.jaxpr), num_carry)
-    read_only = [source == num_consts + i for i, source in enumerate(carry_source)]
-    first_x = num_consts + num_carry
-    is_new = [source is None or source < first_x for source in ys_source]
-    positions = range(num_consts, first_x)
-    changing_in, read_only_in = partition(read_only, positions)
-    inputs = [*range(num_consts), *read_only_in, *changing_in, *range(first_x, first_x + len(xs))]
-    outputs = [
-        *(i for i, fixed in enumerate(read_only) if not fixed),
-        *(num_carry + i for i, new in enumerate(is_new) if new),
-    ]
-    changing, constant = partition(read_only, carry)
+    short = scan_shortcuts(body.jaxpr, num_consts, num_carry)
+    params = {"length": length, "reverse": reverse, "unroll": unroll}
+    if short.jaxpr is None:
+        counts = {"num_consts": num_consts, "num_carry": num_carry}
+        return scan_p.bind(*body.consts, *carry, *xs, jaxpr=body.jaxpr, **counts, **params)
+
+    changing, constant = partition(short.is_read_only, carry)
     new_outputs = scan_p.bind(
         *body.consts,
         *constant,
         *changing,
         *xs,
-        jaxpr=_jax.permute(body.jaxpr, inputs, outputs),
-        length=length,
-        reverse=reverse,
-        unroll=unroll,
+        jaxpr=short.jaxpr,
         num_consts=num_consts + len(constant),
         num_carry=len(changing),
+        **params,
     )
     new_carry, new_ys = split_scan_outputs(new_outputs, len(changing))
-    copied = [jnp.asarray(xs[s - first_x]) for s, new in zip(ys_source, is_new) if not new]
+    is_copied = [row is not None for row in short.row_of]
+    copied = [jnp.asarray(xs[row]) for row in short.row_of if row is not None]
     constant = [jnp.asarray(x) for x in constant]
-    return [*merge(read_only, new_carry, constant), *merge([not n for n in is_new], new_ys, copied)]
+    return [*merge(short.is_read_only, new_carry, constant), *merge(is_copied, new_ys, copied)]

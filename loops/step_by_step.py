@@ -32,7 +32,7 @@ def scan_step_by_step(f: Callable[..., Any], init: Any, xs: Any, length: int, re
 
     first, *later = reversed(range(length)) if reverse else range(length)
     init = init.map(jnp.asarray)
-    settled = trace_to_fixpoint("scan body", f, init, lambda carry, _: step(carry, first))
+    settled = trace_to_fixpoint("scan body", f, init, lambda carry, *_: step(carry, first))
     init, (carry, y) = settled.init, settled.traced
     all_ys = [y]
     for position in later:
@@ -54,7 +54,7 @@ def while_step_by_step(
     """
     name = "while_loop body"
 
-    def step(carry: Any, _: bool) -> tuple[Any, BodyOut]:
+    def step(carry: Any, *_: Any) -> tuple[Any, BodyOut]:
         return _step_result(body_fun(carry.unflatten()), None)
 
     carry = init = init.map(jnp.asarray)
@@ -63,7 +63,7 @@ def while_step_by_step(
     settled = trace_to_fixpoint(name, body_fun, init, step)
     init, (carry, _) = settled.init, settled.traced
     while cond_fun(carry.unflatten()):
-        (carry, _), out = step(carry, True)
+        (carry, _), out = step(carry)
         _check_carry_type(name, body_fun, init.unflatten(), out.tree, out.avals)
     return carry.unflatten()
 

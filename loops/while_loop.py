@@ -15,6 +15,7 @@ from loops.body import BodyOut, refuse_forbidden_effects, trace_to_fixpoint
 from loops.learning import tracing_a_body, unfinished_loop
 from loops.primitives.layout import merge, partition
 from loops.primitives.while_loop import while_p
+from loops.shortcuts import while_shortcuts
 from loops.step_by_step import while_step_by_step
 from loops.varying import vary_with_predicate
 from loops.wrappers import finished_body
@@ -91,21 +92,21 @@ def while_loop_named(
 ) -> Any:
     """`while_loop` with the names that error messages give to the two functions."""
     init = _jax.flatten_tree(init_val)
-    _jax.check_ref_arguments(body_debug, list(init), [jax.typeof(x) for x in init])
+    _jax.check_ref_arguments(body_debug, list(init))
     if _jax.disable_jit():
         try:
             return while_step_by_step(cond_fun, body_fun, init)
         except jax.errors.ConcretizationTypeError:
             pass  # the condition is traced, for instance by vmap: only the primitive can run it
 
-    def trace(carry: Any, finish: bool) -> tuple[TracedWhile, BodyOut]:
-        avals = carry.map(jax.typeof)
+    def trace(carry: Any, avals: list[Any], finish: bool) -> tuple[TracedWhile, BodyOut]:
+        carry_avals = carry.update(avals)
         # Nothing is learned from the condition, whose type is known beforehand.
         with tracing_a_body(may_be_thrown_away=False):
-            cond = _jax.trace_function(cond_fun, (avals,), cond_debug)
+            cond = _jax.trace_function(cond_fun, (carry_avals,), cond_debug)
         _check_predicate(cond)
         body_to_trace = finished_body(body_fun) if finish else body_fun
-        body = _jax.trace_function(body_to_trace, (avals,), body_debug)
+        body = _jax.trace_function(body_to_trace, (carry_avals,), body_debug)
         body = vary_with_predicate(body, cond.out_avals[0])
         traced = TracedWhile(cond.jaxpr, cond.consts, body.jaxpr, body.consts, body.out_tree)
         return traced, BodyOut(body.out_tree, body.out_avals, body.jaxpr, len(body.consts))
@@ -129,33 +130,19 @@ def _check_predicate(cond: Any) -> None:
 
 
 def bind_while(traced: TracedWhile, init: list[Any]) -> list[Any]:
-    """Bind the primitive; a carry that only the body reads and hands on unchanged is a constant.
-
-    cond before: [*consts, *carry]                    -> [predicate]
-    cond after:  [*consts, *carry that stays]         -> [predicate]
-    body before: [*consts, *carry]                    -> [*carry]
-    body after:  [*consts, *constant, *carry that stays] -> [*carry that stays]
-    """
+    """Bind the primitive, leaving out what need not go through the loop."""
     num_cond, num_body = len(traced.cond_consts), len(traced.body_consts)
-    sources = _jax.forwarded_inputs(traced.body_jaxpr)
-    read_only = [source == num_body + i for i, source in enumerate(sources)]
-    cond_jaxpr, used = _jax.eliminate_dead_code(
-        traced.cond_jaxpr, [True], [True] * num_cond + [not fixed for fixed in read_only]
-    )
-    constant = [not u for u in used[num_cond:]]
-    if not any(constant):
-        cond_jaxpr = traced.cond_jaxpr
-    stays, moves = partition(constant, range(len(init)))
-    kept, constants = partition(constant, init)
-    inputs = [*range(num_body), *(num_body + i for i in moves), *(num_body + i for i in stays)]
+    short = while_shortcuts(traced.body_jaxpr, num_body, traced.cond_jaxpr, num_cond)
+    kept, constants = partition(short.is_constant, init)
+    is_shorter = short.body_jaxpr is not None
     outputs = while_p.bind(
         *traced.cond_consts,
         *traced.body_consts,
         *constants,
         *kept,
-        cond_jaxpr=cond_jaxpr,
+        cond_jaxpr=short.cond_jaxpr if is_shorter else traced.cond_jaxpr,
         cond_nconsts=num_cond,
-        body_jaxpr=_jax.permute(traced.body_jaxpr, inputs, stays),
+        body_jaxpr=short.body_jaxpr if is_shorter else traced.body_jaxpr,
         body_nconsts=num_body + len(constants),
     )
-    return merge(constant, outputs, [jnp.asarray(x) for x in constants])
+    return merge(short.is_constant, outputs, [jnp.asarray(x) for x in constants])
