@@ -312,10 +312,19 @@ def staged_call_equation(
 ) -> JaxprEqn:
     """An equation that evaluates `jaxpr`, with the source line and context of `like`."""
     effects = core.eqn_effects(jaxpr, invars)
-    params = {"call_jaxpr": jaxpr}
+    params = {"call_jaxpr": _without_wrong_names(jaxpr)}
     return core.new_jaxpr_eqn(
         invars, outvars, staged_call_p, params, effects, like.source_info, like.ctx
     )
+
+
+def _without_wrong_names(jaxpr: Jaxpr) -> Jaxpr:
+    """The same jaxpr; JAX 0.10's checkify gives those of custom rules more inputs than names."""
+    inner = jaxpr.jaxpr
+    names = inner.debug_info.arg_names
+    if names is None or len(names) == len(inner.invars):
+        return jaxpr
+    return jaxpr.replace(jaxpr=inner.replace(debug_info=without_names(jaxpr)))
 
 
 def new_equation(
