@@ -12,6 +12,7 @@ form into one class, and earlier releases keep them apart.
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -169,9 +170,23 @@ def trace_flat(fun: Callable, avals: Sequence[Aval], debug_info: Any) -> TracedF
     return trace_function(fun, [flatten_tree(aval) for aval in avals], debug_info)
 
 
+_debug_infos: weakref.WeakKeyDictionary[Callable, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
 def debug_info(traced_for: str, fun: Callable, *args: Any) -> Any:
-    """The names of `fun` and of its arguments, for JAX's error messages."""
-    return api_util.debug_info(traced_for, fun, args, {})
+    """The names of `fun` and of its arguments, for JAX's error messages.
+
+    They are remembered for each function and structure of arguments: reading a signature takes
+    longer than all else that a repeated eager call does in Python.
+    """
+    key = traced_for, jax.tree.structure(args)
+    try:
+        known = _debug_infos.setdefault(fun, {})
+    except TypeError:  # the function cannot be referred to weakly, or not hashed
+        return api_util.debug_info(traced_for, fun, args, {})
+    if key not in known:
+        known[key] = api_util.debug_info(traced_for, fun, args, {})
+    return known[key]
 
 
 def with_unnamed_argument(debug: Any, position: int) -> Any:
@@ -757,6 +772,11 @@ def is_symbolic_dimension(value: Any) -> bool:
 def at_least_one(dimension: Any) -> Any:
     """A dimension, or 1 if that is larger: the dimension itself where it is known to be positive."""
     return core.max_dim(dimension, 1)
+
+
+def at_least_zero(dimension: Any) -> Any:
+    """A difference of dimensions, or 0 if that is larger."""
+    return core.max_dim(dimension, 0)
 
 
 def symbolic_value(dimension: Any) -> Any:
