@@ -770,7 +770,7 @@ def is_symbolic_dimension(value: Any) -> bool:
 
 
 def at_least_one(dimension: Any) -> Any:
-    """A dimension, or 1 if that is larger: the dimension itself where it is known to be positive."""
+    """A dimension, or 1 if that is larger; the dimension itself where it is surely positive."""
     return core.max_dim(dimension, 1)
 
 

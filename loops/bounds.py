@@ -25,6 +25,15 @@ class Bound(NamedTuple):
             return None
         return int(self.value) if self.is_integer() else None
 
+    def is_dimension(self) -> bool:
+        """Whether it is an integer or a symbolic dimension, of which a length can be made."""
+        return self.known() is not None or _jax.is_symbolic_dimension(self.value)
+
+    def dimension(self) -> Any:
+        """Its value as an integer or a symbolic dimension."""
+        value = self.known()
+        return self.value if value is None else value
+
     def is_integer(self) -> bool:
         """Whether it counts in integers; a traced bound may be a float."""
         return jnp.issubdtype(self.dtype, np.integer)
@@ -33,7 +42,8 @@ class Bound(NamedTuple):
 class Bounds(NamedTuple):
     """Both bounds as integers of one type, or as Python ints where both are weakly typed.
 
-    `length` is the number of steps, None where a bound is not known while tracing.
+    `length` is the number of steps, None where a bound is not known while tracing. Symbolic bounds
+    (jax.export) give a symbolic length.
     """
 
     lower: Any
@@ -62,6 +72,10 @@ def check_bounds(lower: Any, upper: Any) -> Bounds:
         if not length:
             start = stop = min(max(start, np.iinfo(dtype).min), np.iinfo(dtype).max)
         return Bounds(start if weak else np.asarray(start, dtype), None, length)
+    if first.is_dimension() and last.is_dimension():
+        steps = _jax.at_least_zero(last.dimension() - first.dimension())
+        lower = start if weak and start is not None else _converted(first, dtype)
+        return Bounds(lower, None, steps)
     return Bounds(_converted(first, dtype), _converted(last, dtype), None)
 
 

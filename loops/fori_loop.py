@@ -1,7 +1,7 @@
 """`fori_loop`: a counted loop, on the road that its bounds allow.
 
-Bounds whose values are known while tracing give a `scan`, which can be differentiated in reverse; a
-traced bound gives a `while`.
+Bounds whose values are known while tracing, or that are symbolic dimensions of `jax.export`, give a
+`scan`, which can be differentiated in reverse; a traced bound gives a `while`.
 
     scan   carry (index, value)
     while  carry (index, upper, value), as long as index < upper
@@ -41,9 +41,9 @@ def fori_loop(
                 val = body_fun(i, val)
             return val
 
-    Where both bounds are known while tracing the loop becomes a `scan`, and reverse-mode
-    differentiation works; where one is traced it becomes a `while`, and reverse mode does not.
-    Either way the index has the integer type of the bounds.
+    Where both bounds are known while tracing, or are symbolic dimensions of `jax.export`, the loop
+    becomes a `scan`, and reverse-mode differentiation works; where one is traced it becomes a
+    `while`, and reverse mode does not. Either way the index has the integer type of the bounds.
 
     Args:
       lower: the first index, an integer scalar.

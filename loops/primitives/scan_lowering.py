@@ -73,7 +73,9 @@ def run_scan(
         carry, all_ys = run_steps(carry, _read_block(xs, start, plan.block))
         return [turn_number + 1, *carry, *_write_block(buffers, all_ys, start)]
 
-    buffers = [_jax.uninitialised((length,), aval) for aval in ys_avals]
+    num_rows = _jax.at_least_one(length)
+    xs = xs if num_rows is length else [_with_room(x, length, num_rows) for x in xs]
+    buffers = [_jax.uninitialised((num_rows,), aval) for aval in ys_avals]
     _, *state = while_of_functions(
         lambda turn_number, *_: turn_number < plan.turns, turn, [0, *carry, *buffers]
     )
@@ -82,6 +84,8 @@ def run_scan(
         start = 0 if reverse else plan.turns * plan.block
         carry, all_ys = run_steps(carry, [_take(xs, start + i) for i in range(plan.rest)])
         buffers = _write_block(buffers, all_ys, start)
+    if num_rows is not length:
+        buffers = [lax.slice_in_dim(buffer, 0, length) for buffer in buffers]
     return [_keep_unreduced(x) for x in [*carry, *buffers]]
 
 
@@ -112,6 +116,16 @@ def _first_position(turn_number: Any, plan: StepPlan, length: Any, reverse: bool
             return turn_number if plan.block == 1 else turn_number * plan.block
         turns_to_go = turn_number + 1
         return length - (turns_to_go if plan.block == 1 else turns_to_go * plan.block)
+
+
+def _with_room(x: Any, length: Any, num_rows: Any) -> Any:
+    """Make room for a row in an x of symbolic length that may be zero.
+
+    No step then reads it, but the operation that would must fit into the array.
+    """
+    buffer = _jax.uninitialised((num_rows,), _jax.mapped_leading_aval(length, jax.typeof(x)))
+    with _jax.mesh_of(buffer):
+        return lax.dynamic_update_slice_in_dim(buffer, x, 0, axis=0)
 
 
 def _take(xs: list[Any], position: int) -> list[Any]:
