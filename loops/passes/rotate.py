@@ -1,4 +1,4 @@
-"""A while loop whose condition has ordered effects, with the condition moved into the body.
+"""A while loop whose condition has effects, with the condition moved into the body.
 
 predicate = cond(carry)
 while predicate:

@@ -4,8 +4,8 @@ The operation carries the tokens of ordered effects, the constants of both regio
 Two kinds of loop are rewritten first, jaxpr to jaxpr, so that the lowering itself has one case:
 
 * an array of predicates becomes a scalar one (`loops.passes.freeze_lanes`);
-* a condition with ordered effects moves into the body (`loops.passes.rotate`), because a region
-  that computes a predicate can hand on no token.
+* a condition with effects moves into the body (`loops.passes.rotate`): a region that computes a
+  predicate can hand on no token, and XLA may drop a callback in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def lower_while(ctx: Any, *args: Any, **params: Any) -> list[Any]:
     """Lower any `while` equation."""
     if params["cond_jaxpr"].out_avals[0].shape:
         return _relower(ctx, freeze_finished_lanes, args, params)
-    if _jax.ordered_effects(params["cond_jaxpr"].effects):
+    if params["cond_jaxpr"].effects:
         return _relower(ctx, move_condition_into_body, args, params)
     return _lower_plain_while(ctx, *args, **params)
 
@@ -45,7 +45,7 @@ def _lower_plain_while(
     body_jaxpr: Any,
     body_nconsts: int,
 ) -> list[Any]:
-    """A scalar predicate without ordered effects."""
+    """A scalar predicate without effects."""
     blocks = _jax.LoweringBlocks(ctx)
     body_effects = _jax.ordered_effects(body_jaxpr.effects)
     tokens = [ctx.tokens_in.get(effect) for effect in body_effects]

@@ -223,8 +223,9 @@ def _refuse_effects_in_lanes(loop: Loop) -> None:
     """Raise if the body would run effects for lanes that are done already."""
     effects = _jax.callback_effects(loop.cond_jaxpr.effects | loop.body_jaxpr.effects)
     if effects:
+        names = ", ".join(sorted(type(effect).__name__ for effect in effects))
         raise NotImplementedError(
-            f"vmap of a while loop whose predicate differs between lanes, with effects {effects}: "
+            f"vmap of a while loop whose predicate differs between lanes, with effects ({names}): "
             "they would also run for lanes that are done. Make the predicate the same for all "
             "lanes, or move the effect out of the loop."
         )
