@@ -3,7 +3,7 @@
 A part of the carry is batched if its init is, or if a step makes it so: a fixpoint. A while loop
 whose predicate is batched runs until the last lane is done, and a lane that is done keeps its
 carry; so then the whole carry is batched, save the parts that the body hands on unchanged, which
-become constants of condition and body.
+become constants of condition and body, and those that depend on no lane, which run on for all.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax import lax
 
 from loops import _jax
+from loops.passes.freeze_lanes import select_lanes
 from loops.primitives.layout import (
     WhileInputs,
     merge,
@@ -23,7 +25,7 @@ from loops.primitives.layout import (
     split_while_inputs,
 )
 from loops.primitives.scan import scan_p
-from loops.primitives.while_loop import while_p
+from loops.primitives.while_loop import while_of_functions, while_p
 from loops.rules.fixpoint import grow_to_fixpoint
 
 Dims = Sequence[int | None]
@@ -141,7 +143,12 @@ def while_batch(
     _, constant_dims = partition(
         read_only, split_while_inputs(dims, cond_nconsts, body_nconsts).carry
     )
-    outputs, out_dims = _bind_batched(axis, loop, [True] * len(kept), predicate_batched=True)
+    batched, _ = partition(read_only, carry_batched)
+    has_one_predicate = not loop.cond_jaxpr.out_avals[0].shape
+    if has_one_predicate and not all(batched):
+        outputs, out_dims = _bind_with_shared_carry(axis, loop, batched)
+    else:
+        outputs, out_dims = _bind_batched(axis, loop, [True] * len(kept), predicate_batched=True)
     return merge(read_only, outputs, constants), merge(read_only, out_dims, constant_dims)
 
 
@@ -217,6 +224,57 @@ def _bind_batched(
         body_nconsts=len(loop.inputs.body_consts),
     )
     return outputs, carry_axes
+
+
+def _bind_with_shared_carry(
+    axis: Any, loop: Loop, carry_batched: Sequence[bool]
+) -> tuple[list[Any], list[int | None]]:
+    """Bind a loop whose lanes end at different steps and share a part of the carry: a counter.
+
+    What depends on no lane runs on as one value for all, until the last lane is done; a lane that
+    is done looks at it no more. What it was at a lane's last step is kept beside it, and falls away
+    where nobody asks for it:
+
+        while any(running := cond(shared, own)):
+            new_shared, new_own = body(shared, own)
+            own, last = select(running, (new_own, new_shared), (own, last))
+            shared = new_shared
+    """
+    carry_axes = [0 if b else None for b in carry_batched]
+    body_jaxpr = _jax.batch_jaxpr_to_axes(
+        loop.body_jaxpr, axis, [*loop.dims.body_consts, *carry_axes], carry_axes
+    )
+    cond_jaxpr = _jax.batch_jaxpr_to_axes(
+        loop.cond_jaxpr, axis, [*loop.dims.cond_consts, *carry_axes], [0]
+    )
+    num_carry = len(carry_batched)
+
+    def for_each_lane(shared: Sequence[Any]) -> list[Any]:
+        return [_jax.broadcast_along(x, axis, 0) for x in shared]
+
+    def running_lanes(carry: Sequence[Any]) -> Any:
+        (running,) = _jax.call_jaxpr(cond_jaxpr, *loop.inputs.cond_consts, *carry)
+        return running
+
+    def any_runs(*state: Any) -> Any:
+        return lax.reduce_or(running_lanes(state[:num_carry]), (0,))
+
+    def step(*state: Any) -> list[Any]:
+        carry, last = state[:num_carry], state[num_carry:]
+        running = running_lanes(carry)
+        stepped = _jax.call_jaxpr(body_jaxpr, *loop.inputs.body_consts, *carry)
+        new_carry = [
+            select_lanes(running, new, old) if is_batched else new
+            for is_batched, new, old in zip(carry_batched, stepped, carry, strict=True)
+        ]
+        shared = for_each_lane(partition(carry_batched, stepped)[0])
+        return [*new_carry, *(select_lanes(running, *each) for each in zip(shared, last))]
+
+    init = _move_axes(axis, loop.inputs.carry, loop.dims.carry, carry_axes)
+    last = for_each_lane(partition(carry_batched, init)[0])
+    outputs = while_of_functions(any_runs, step, [*init, *last])
+    own = partition(carry_batched, outputs[:num_carry])[1]
+    return merge(carry_batched, outputs[num_carry:], own), [0] * num_carry
 
 
 def _refuse_effects_in_lanes(loop: Loop) -> None:
