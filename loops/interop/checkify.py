@@ -14,10 +14,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from loops import _jax
 from loops.interop.checked_lanes import repeat_last_step_in_finished_lanes
+from loops.passes.freeze_lanes import select_lanes
 from loops.passes.rotate import move_condition_into_body
 from loops.primitives.layout import split_scan_inputs, split_scan_outputs
 from loops.primitives.scan import scan_p
@@ -177,21 +179,19 @@ def _no_error(checked: _jax.CheckedJaxpr) -> list[Any]:
     Whether a later step's error is kept depends on all of an earlier one, so all of it varies over
     the mesh axes that any of it varies over.
     """
-    num_errors = checked.error_tree.num_leaves
-    leaves = [_jax.uninitialised((), aval) for aval in checked.jaxpr.out_avals[:num_errors]]
-    error = jax.tree.unflatten(checked.error_tree, leaves)
-    entries = {
-        kind: entry._replace(failed=lax.full_like(entry.failed, fill_value=False))
-        for kind, entry in _jax.error_entries(error).items()
-    }
-    return _vary_alike(jax.tree.leaves(_jax.replace_entries(error, entries, names_of=error)))
+    avals = checked.jaxpr.out_avals[: checked.error_tree.num_leaves]
+    all_axes = frozenset().union(*(aval.mat.varying for aval in avals))
+    return [_zero(aval, all_axes) for aval in avals]
 
 
-def _vary_alike(leaves: Sequence[Any]) -> list[Any]:
-    axes = [jax.typeof(x).mat.varying for x in leaves]
-    all_axes = frozenset().union(*axes)
-    missing = [tuple(sorted(all_axes - own, key=str)) for own in axes]
-    return [lax.pcast(x, m, to="varying") if m else x for x, m in zip(leaves, missing, strict=True)]
+def _zero(aval: Any, varying: frozenset) -> Any:
+    if aval.shape or not isinstance(aval.dtype, np.dtype):
+        zero, before = _jax.uninitialised((), aval), aval.mat.varying
+        zero = lax.full_like(zero, fill_value=False) if aval.dtype == bool else zero
+    else:  # a constant, which costs nothing outside jit
+        zero, before = np.zeros((), aval.dtype), frozenset()
+    missing = tuple(sorted(varying - before, key=str))
+    return lax.pcast(zero, missing, to="varying") if missing else zero
 
 
 def _first_leaves(
@@ -212,29 +212,38 @@ def _add_error(
 
 
 def _first_error(earlier: Any, later: Any) -> Any:
-    """The earlier of two errors if there is one, else the later; of all kinds that either has."""
-    entries, new = _jax.error_entries(earlier), _jax.error_entries(later)
-    if entries and new:
-        failed = reduce(lax.bitwise_or, [_in_any_lane(entry.failed) for entry in entries.values()])
-        new = {
-            kind: jax.tree.map(lambda a, b: _select(failed, a, b), entries[kind], entry)
-            if kind in entries
-            else entry._replace(failed=lax.bitwise_and(entry.failed, lax.bitwise_not(failed)))
-            for kind, entry in new.items()
-        }
-    return _jax.replace_entries(earlier, {**entries, **new}, names_of=later)
+    """The earlier of two errors if there is one, else the later; of all kinds that either has.
+
+    A kind of error that never occurs stays a constant for the compiler: what is kept of a kind does
+    not depend on other kinds, save whether there is an error of it.
+    """
+    old, new = _jax.error_entries(earlier), _jax.error_entries(later)
+    if not old or not new:
+        return _jax.replace_entries(earlier, {**old, **new}, names_of=later)
+    shapes = [jnp.shape(entry.failed) for entry in (*old.values(), *new.values())]
+    lanes = max(shapes, key=len, default=())
+    old, new = ({k: _in_lanes(e, lanes) for k, e in entries.items()} for entries in (old, new))
+    failed = reduce(lax.bitwise_or, (_in_any_lane(entry.failed) for entry in old.values()))
+    none_before = lax.bitwise_not(failed)
+
+    def after_all(kind: Any, entry: _jax.ErrorEntry) -> _jax.ErrorEntry:
+        entry = entry._replace(failed=lax.bitwise_and(entry.failed, none_before))
+        if kind not in old:
+            return entry
+        is_old = old[kind].failed
+        select = select_lanes if is_old.ndim else lax.select
+        kept = jax.tree.map(lambda a, b: select(is_old, a, b), old[kind], entry)
+        return kept._replace(failed=lax.bitwise_or(is_old, entry.failed))
+
+    entries = {**old, **{kind: after_all(kind, entry) for kind, entry in new.items()}}
+    return _jax.replace_entries(earlier, entries, names_of=later)
+
+
+def _in_lanes(entry: _jax.ErrorEntry, lanes: tuple[int, ...]) -> _jax.ErrorEntry:
+    """An entry for each device, which is what JAX makes of an error inside `jax.shard_map`."""
+    missing = lanes[: len(lanes) - jnp.ndim(entry.failed)]
+    return jax.tree.map(lambda x: lax.broadcast(x, missing) if missing else jnp.asarray(x), entry)
 
 
 def _in_any_lane(failed: Any) -> Any:
-    """One boolean; inside `jax.shard_map` JAX hands out one for each device."""
-    failed = jnp.asarray(failed)
     return lax.reduce_or(failed, tuple(range(failed.ndim)))
-
-
-def _select(failed: Any, earlier: Any, later: Any) -> Any:
-    """The earlier value if there was an error, else the later, in each place of the earlier."""
-    earlier, later = jnp.asarray(earlier), jnp.asarray(later)
-    added = earlier.ndim - later.ndim
-    if added > 0:
-        later = lax.broadcast(later, earlier.shape[:added])
-    return lax.select(failed, earlier, later)
