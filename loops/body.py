@@ -159,6 +159,8 @@ class CarryPasses:
         """
         avals = self.avals
         self.history.append(avals)
+        if out.tree == self.init.tree and out.avals == avals:  # the usual case: nothing to convert
+            return CarryChanges(avals, [], [])
         try:
             if out.tree != self.init.tree:
                 self._check(out)

@@ -61,6 +61,8 @@ def check_bounds(lower: Any, upper: Any) -> Bounds:
       TypeError: a bound is no integer scalar, or both have types of their own that differ.
       OverflowError: a value does not fit the common type.
     """
+    if type(lower) is type(upper) is int and -(2**31) <= lower <= upper < 2**31:
+        return Bounds(lower, None, upper - lower)  # the usual case: nothing below changes it
     first, last = _bound("lower", lower), _bound("upper", upper)
     dtype = _common_type(first, last)
     weak = first.weak and last.weak
