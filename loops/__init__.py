@@ -6,6 +6,7 @@ from loops import _jax as _door
 from loops import interop as _interop  # noqa: F401  (importing it registers more rules)
 from loops import rules as _rules  # noqa: F401  (importing it registers the rules)
 from loops.fori_loop import fori_loop
+from loops.interop.replace_lax import replace_lax
 from loops.interop.to_lax import to_lax
 from loops.map import map
 from loops.primitives import scan_lowering as _scan_lowering  # noqa: F401  (registers it)
@@ -17,4 +18,13 @@ from loops.while_loop import while_loop
 
 _door.register_package(str(_Path(__file__).parent))
 
-__all__ = ["fori_loop", "map", "scan", "scan_p", "to_lax", "while_loop", "while_p"]
+__all__ = [
+    "fori_loop",
+    "map",
+    "replace_lax",
+    "scan",
+    "scan_p",
+    "to_lax",
+    "while_loop",
+    "while_p",
+]

@@ -1038,7 +1038,8 @@ def expand_high_primitive(primitive: Any) -> Jaxpr:
     """The jaxpr that a high-level primitive is short for."""
 
     def expand(*args: Any) -> list[Any]:
-        return jax.tree.leaves(primitive.expand(*primitive.in_tree.unflatten(args)))
+        outputs = primitive.expand(*primitive.in_tree.unflatten(args))
+        return primitive.out_tree.flatten_up_to(outputs)
 
     debug = api_util.debug_info("expand", primitive.expand, (), {})
     return trace_closed(expand, primitive.in_avals_flat, debug)

@@ -7,8 +7,6 @@ interpreter of another library, a kernel language, a tool that draws jaxprs) can
 from __future__ import annotations
 
 import copy
-import functools
-import types
 from typing import Any
 
 import jax
@@ -36,7 +34,6 @@ def to_lax(closed_jaxpr: Any) -> Any:
 
     Raises:
       TypeError: `closed_jaxpr` is no jaxpr.
-      NotImplementedError: a high-level primitive holds one of our loops in a form of its own.
 
     Example:
       >>> import jax, loops
@@ -92,36 +89,36 @@ def _rewrite_value(value: Any) -> Any:
 
 
 def _rewrite_high_primitive(primitive: Any) -> Any:
-    """A high-level primitive whose expansion has no loop of ours.
+    """A high-level primitive that expands to a program without loops of ours.
 
-    It may hold loops in jaxprs, or, as the one of `custom_root` does, in functions of arrays. Those
-    are rewritten too, but only where they must be: a rule may take what is no array.
+    Loops in its jaxprs are rewritten. Where its expansion takes one from elsewhere, as that of
+    `custom_root` does from a function, the expansion is rewritten when it is asked for.
     """
-    for rewrite in (_rewrite_value, _rewrite_function):
-        params = {name: rewrite(value) for name, value in primitive.params.items()}
-        if any(new is not primitive.params[name] for name, new in params.items()):
-            primitive = copy.copy(primitive)
-            primitive.params = params
-            vars(primitive).update(params)
+    params = {name: _rewrite_value(value) for name, value in primitive.params.items()}
+    if any(new is not primitive.params[name] for name, new in params.items()):
+        primitive = copy.copy(primitive)
+        primitive.params = params
+        vars(primitive).update(params)
+    return _with_rewritten_expansion(primitive) if _expands_to_ours(primitive) else primitive
+
+
+def _expands_to_ours(primitive: Any) -> bool:
+    try:
         expansion = _jax.expand_high_primitive(primitive)
-        if _rewrite(expansion) is expansion:
-            return primitive
-    raise NotImplementedError(
-        f"to_lax cannot rewrite a loop inside {type(primitive).__name__}, which keeps it neither "
-        "in a jaxpr nor in a function of arrays. Use jax.lax's loops in what it was made of."
-    )
+    except NameError:  # it names a mesh axis, which has a size only where the program runs
+        return True
+    return _rewrite(expansion) is not expansion
 
 
-def _rewrite_function(value: Any) -> Any:
-    """A function of arrays that runs the rewritten program of `value`; other values as they are."""
-    if not isinstance(value, (types.FunctionType, functools.partial)):
-        return value
+def _with_rewritten_expansion(primitive: Any) -> Any:
+    """The same primitive, of a subclass that differs in nothing but its expansion."""
 
-    @functools.wraps(value)
-    def rewritten(*args: Any) -> Any:
-        program, out = jax.make_jaxpr(value, return_shape=True)(*args)
-        program = _rewrite(program)
-        outputs = jax.core.eval_jaxpr(program.jaxpr, program.consts, *jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(out), outputs)
+    def expand(_: Any, *args: Any) -> Any:
+        program = _rewrite(_jax.expand_high_primitive(primitive))
+        flat = primitive.in_tree.flatten_up_to(args)
+        outputs = jax.core.eval_jaxpr(program.jaxpr, program.consts, *flat)
+        return primitive.out_tree.unflatten(outputs)
 
+    rewritten, kind = copy.copy(primitive), type(primitive)
+    rewritten.__class__ = type(kind.__name__, (kind,), {"expand": expand})
     return rewritten

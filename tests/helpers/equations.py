@@ -36,6 +36,18 @@ def _walk(jaxpr: Any) -> Iterator[Any]:
                     yield from _walk(open_jaxpr(inner))
 
 
+def all_primitives(jaxpr: Any) -> Iterator[Any]:
+    """The primitives of a program, with those in whatever its equations hold or are short for."""
+    for eqn in open_jaxpr(jaxpr).eqns:
+        yield eqn.primitive
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if hasattr(inner, "eqns"):
+                    yield from all_primitives(inner)
+                if hasattr(inner, "expand"):  # a high-level primitive
+                    yield from all_primitives(jax.make_jaxpr(inner.expand)(*inner.in_avals))
+
+
 def open_jaxpr(jaxpr: Any) -> Any:
     """The jaxpr itself, whether or not the JAX version wraps it with its constants."""
     return getattr(jaxpr, "jaxpr", jaxpr)

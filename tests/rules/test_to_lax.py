@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 import loops
 from loops import to_lax
 from tests.helpers.comparison import assert_same
-from tests.helpers.equations import scan_layout
+from tests.helpers.equations import all_primitives, scan_layout
 from tests.helpers.implementations import JAX, OURS
 from tests.helpers.programs import PROGRAMS, Program
 from tests.rules.transformations import FIRST, Transformation
@@ -32,21 +32,9 @@ def rewritten(fun):
     return run
 
 
-def primitives(jaxpr):
-    """All primitives of a program, those in parameters included."""
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        yield eqn.primitive
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                if hasattr(inner, "eqns"):
-                    yield from primitives(inner)
-                if hasattr(inner, "expand"):  # a high-level primitive
-                    yield from primitives(jax.make_jaxpr(inner.expand)(*inner.in_avals))
-
-
 def has_ours(jaxpr):
     """Whether one of our loops stands in a program, at any depth."""
-    return any(primitive in (loops.scan_p, loops.while_p) for primitive in primitives(jaxpr))
+    return not {loops.scan_p, loops.while_p}.isdisjoint(all_primitives(jaxpr))
 
 
 def sines(x):
