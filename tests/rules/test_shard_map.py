@@ -44,22 +44,22 @@ def one_after_the_other(fun, rows):
     return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(x) for x in leaves]), *results)
 
 
-def scan_sum(lax_or_loops, rows):
+def scan_sum(lib, rows):
     """A float sum from a float zero."""
-    return lax_or_loops.scan(lambda c, x: (c + x, c * x), jnp.float32(0), rows)
+    return lib.scan(lambda c, x: (c + x, c * x), jnp.float32(0), rows)
 
 
-def scan_weak(lax_or_loops, rows):
+def scan_weak(lib, rows):
     """A float sum from an integer zero: promoted and cast."""
-    return lax_or_loops.scan(lambda c, x: (c + x, None), 0, rows)[0]
+    return lib.scan(lambda c, x: (c + x, None), 0, rows)[0]
 
 
-def scan_numpy(lax_or_loops, rows):
+def scan_numpy(lib, rows):
     """A sum from a scalar of NumPy, whose type has met no mesh."""
-    return lax_or_loops.scan(lambda c, x: (c + x, None), np.float32(0), rows)[0]
+    return lib.scan(lambda c, x: (c + x, None), np.float32(0), rows)[0]
 
 
-def scan_chain(lax_or_loops, rows):
+def scan_chain(lib, rows):
     """Three parts that feed each other: one more varies after each pass."""
 
     def body(carry, x):
@@ -67,83 +67,81 @@ def scan_chain(lax_or_loops, rows):
         return (b, c, c + x), a
 
     zero = jnp.float32(0)
-    return lax_or_loops.scan(body, (zero, zero, zero), rows)
+    return lib.scan(body, (zero, zero, zero), rows)
 
 
-def scan_unrolled(lax_or_loops, rows):
+def scan_unrolled(lib, rows):
     """A product, unrolled and in reverse, that stacks its steps."""
     step = lambda c, x: (jnp.sin(c) * x, c)
-    return lax_or_loops.scan(step, jnp.float32(1), rows, reverse=True, unroll=2)
+    return lib.scan(step, jnp.float32(1), rows, reverse=True, unroll=2)
 
 
-def while_counted(lax_or_loops, rows):
+def while_counted(lib, rows):
     """A counter that varies over nothing beside a sum that varies."""
     carry = (0, jnp.float32(0))
-    return lax_or_loops.while_loop(
-        lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + rows[0] * rows[1]), carry
-    )
+    return lib.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + rows[0] * rows[1]), carry)
 
 
-def fori_static(lax_or_loops, rows):
+def fori_static(lib, rows):
     """Bounds that are known."""
-    return lax_or_loops.fori_loop(0, 2, lambda i, c: c * 2 + rows[i], jnp.float32(0))
+    return lib.fori_loop(0, 2, lambda i, c: c * 2 + rows[i], jnp.float32(0))
 
 
-def fori_dynamic(lax_or_loops, rows):
+def fori_dynamic(lib, rows):
     """An upper bound that is traced and the same on each device."""
-    run = lambda n: lax_or_loops.fori_loop(0, n, lambda i, c: c * 2 + rows[i], jnp.float32(0))
+    run = lambda n: lib.fori_loop(0, n, lambda i, c: c * 2 + rows[i], jnp.float32(0))
     return jax.jit(run)(2)
 
 
-def nested(lax_or_loops, rows):
+def nested(lib, rows):
     """A loop inside a loop, both of whose carries must be cast."""
-    inner = lambda x: lax_or_loops.fori_loop(0, 2, lambda _, d: d * x + 1, jnp.float32(0))
-    return lax_or_loops.scan(lambda c, x: (c + inner(x), c), jnp.float32(0), rows)
+    inner = lambda x: lib.fori_loop(0, 2, lambda _, d: d * x + 1, jnp.float32(0))
+    return lib.scan(lambda c, x: (c + inner(x), c), jnp.float32(0), rows)
 
 
-def gradient(lax_or_loops, rows):
+def gradient(lib, rows):
     """Reverse mode for what varies."""
     step = lambda c, x: (jnp.sin(c) + x * x, None)
-    return jax.grad(lambda rows: lax_or_loops.scan(step, jnp.float32(0), rows)[0])(rows)
+    return jax.grad(lambda rows: lib.scan(step, jnp.float32(0), rows)[0])(rows)
 
 
-def checkpointed_gradient(lax_or_loops, rows):
+def checkpointed_gradient(lib, rows):
     """The same through jax.checkpoint, in the body and around the loop."""
     step = jax.checkpoint(lambda c, x: (jnp.sin(c) + x * x, None))
-    loss = lambda rows: lax_or_loops.scan(step, jnp.float32(0), rows)[0]
+    loss = lambda rows: lib.scan(step, jnp.float32(0), rows)[0]
     return jax.grad(jax.checkpoint(loss))(rows)
 
 
-def tangent(lax_or_loops, rows):
+def tangent(lib, rows):
     """Forward mode through a while loop."""
 
     def run(x):
         step = lambda c: (c[0] + 1, c[1] * x + rows[0])
-        return lax_or_loops.while_loop(lambda c: c[0] < 3, step, (0, jnp.float32(1)))[1]
+        return lib.while_loop(lambda c: c[0] < 3, step, (0, jnp.float32(1)))[1]
 
     return jax.jvp(run, (rows[1],), (rows[0],))
 
 
-def batched(lax_or_loops, rows):
+def batched(lib, rows):
     """vmap of a loop whose carry must be cast."""
     step = lambda w: lambda c, x: (c * w + x, c)
-    run = lambda w: lax_or_loops.scan(step(w), jnp.float32(0), rows)
+    run = lambda w: lib.scan(step(w), jnp.float32(0), rows)
     return jax.vmap(run)(jnp.arange(3, dtype=jnp.float32))
 
 
-def batched_lanes(lax_or_loops, rows):
+def batched_lanes(lib, rows):
     """vmap of a while loop with a predicate of its own in each lane."""
 
     def run(last):
         step = lambda c: (c[0] + 1, c[1] + rows[0])
-        return lax_or_loops.while_loop(lambda c: c[0] < last, step, (0, jnp.float32(0)))
+        return lib.while_loop(lambda c: c[0] < last, step, (0, jnp.float32(0)))
 
     return jax.vmap(run)(jnp.arange(3))
 
 
-def mapped(lax_or_loops, rows):
+def mapped(lib, rows):
     """`map`, which has no carry."""
-    return lax_or_loops.map(lambda x: x * x, rows)
+    return lib.map(lambda x: x * x, rows)
 
 
 SHORT = [scan_weak, scan_chain, while_counted, fori_static, gradient]
