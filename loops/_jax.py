@@ -145,6 +145,21 @@ def trace_around(trace: Any) -> Any:
     return trace.parent_trace if isinstance(trace, pe.DynamicJaxprTrace) else None
 
 
+# In the keys of JAX's caches: what vmap makes of a loop depends on whether checks will be added.
+_on_the_way_to_checkify = jax.make_user_context(False)
+
+
+def inside_checkify() -> bool:
+    """Whether what is traced now is on its way into `checkify`."""
+    trace = core.trace_ctx.trace
+    while trace is not None and not _on_the_way_to_checkify.value:
+        frame = getattr(trace, "frame", None)
+        if frame is not None and frame.debug_info.traced_for == "checkify":
+            break
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
+
+
 class TracedFunction(NamedTuple):
     """A function traced to a jaxpr: `jaxpr` takes `consts` first, then the flat arguments."""
 
@@ -160,7 +175,8 @@ def trace_function(fun: Callable, arg_avals: Sequence[Any], debug_info: Any) -> 
     The trace is cached by the identity of `fun`, its argument types and JAX's tracing context.
     """
     in_avals = pack_trees((tuple(arg_avals), {}))
-    closed, out = pe.trace_to_jaxpr(fun, in_avals, debug_info)
+    with _on_the_way_to_checkify(inside_checkify()):
+        closed, out = pe.trace_to_jaxpr(fun, in_avals, debug_info)
     jaxpr, consts = pe.separate_consts(closed)
     return TracedFunction(jaxpr, list(consts), out.tree, list(out))
 
@@ -744,6 +760,11 @@ def callback_effects(effects: Any) -> list[Any]:
     """The effects of `io_callback`, which changes the world outside and must run exactly once."""
     kinds = (_callback._IOEffect, _callback._OrderedIOEffect)
     return [e for e in effects if e in kinds]
+
+
+def check_effects(effects: Any) -> list[Any]:
+    """The effects of checks that `checkify` has not seen yet."""
+    return [e for e in effects if isinstance(e, _checkify.ErrorEffect)]
 
 
 Effect = jax_effects.Effect

@@ -18,7 +18,10 @@ import numpy as np
 from jax import lax
 
 from loops import _jax
-from loops.interop.checked_lanes import repeat_last_step_in_finished_lanes
+from loops.interop.checked_lanes import (
+    refuse_lanes_batched_without_checks,
+    repeat_last_step_in_finished_lanes,
+)
 from loops.passes.freeze_lanes import select_lanes
 from loops.passes.rotate import move_condition_into_body
 from loops.primitives.layout import split_scan_inputs, split_scan_outputs
@@ -104,6 +107,8 @@ def while_checks(
     if cond.error_tree.num_leaves or (has_lanes and checked.error_tree.num_leaves):
         rewritten = _with_predicate_in_carry(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
         return call_checks(checks, error, *args, call_jaxpr=rewritten)
+    if checked.error_tree.num_leaves:
+        refuse_lanes_batched_without_checks(cond_jaxpr)
     no_error = _no_error(checked)
     error_avals = tuple(map(jax.typeof, no_error))
     outputs = while_p.bind(
@@ -161,7 +166,7 @@ def _with_predicate_in_carry(
 
 
 def call_checks(
-    checks: _jax.Checks, error: Any, *args: Any, call_jaxpr: Any
+    checks: _jax.Checks, error: Any, *args: Any, call_jaxpr: Any, **_: Any
 ) -> tuple[Any, list[Any]]:
     """Run a jaxpr in place. JAX's own rule for such calls cannot take one with named inputs."""
     checked = _jax.add_checks(call_jaxpr, checks.enabled)
