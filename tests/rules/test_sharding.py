@@ -233,30 +233,23 @@ def test_resharding_the_carry_is_refused():
     assert caught.value.mismatches[0].kind == "sharding"
 
 
+@pytest.mark.parametrize("unroll", [1, 2, 3])
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("unroll", [1, 2])
-def test_automatic_axes_inside_a_body(reverse, unroll):
-    """A body may leave the explicit mesh for an automatic one; positions then are on neither."""
+def test_residuals_from_another_mesh(reverse, unroll):
+    """A body with automatic axes stacks residuals on a mesh that is not the loop's."""
 
-    def program(lib, init, rows):
-        def body(c, x):
-            inner = lambda c, rows: lib.scan(step, c, rows, reverse=reverse, unroll=unroll)
-            sharding = (P("data", None), P(None, "data", None))
-            return jax.sharding.auto_axes(inner, out_sharding=sharding)(c, rows)
+    def loss(lib, body, w, rows):
+        run = lambda c, x: (body(c, w, x), c)
+        c, ys = lib.scan(run, jnp.float32(1), rows, reverse=reverse, unroll=unroll)
+        return c + ys.sum()
 
-        return lib.scan(body, init, rows, reverse=reverse)
-
-    mesh = MESHES["explicit"]
-    with jax.set_mesh(mesh):
-        init, rows, _ = arguments(mesh)
-        got = jax.jit(lambda *args: program(loops, *args))(init, rows)
-        init, rows, _ = arguments(MESHES["auto"])
-    with jax.set_mesh(MESHES["auto"]):
-        want = jax.jit(
-            lambda c, xs: lax.scan(
-                lambda c, _: lax.scan(step, c, xs, reverse=reverse), c, xs, reverse=reverse
-            )
-        )(init, rows)
+    plain = lambda c, w, x: jnp.sin(c * w) * x
+    automatic = jax.sharding.auto_axes(plain, out_sharding=P())
+    rows = jnp.float32([0.5, -1.0, 2.0])
+    gradient = jax.grad(loss, (2, 3))
+    want = gradient(lax, plain, jnp.float32(0.7), rows)
+    with jax.set_mesh(MESHES["explicit"]):
+        got = jax.jit(lambda w, rows: gradient(loops, automatic, w, rows))(jnp.float32(0.7), rows)
     assert_same(got, want)
 
 
