@@ -222,3 +222,21 @@ def eager_fori(loops: Loops) -> Program:
         return 0.9 * carry + 1.0
 
     return Program(lambda init: loops.fori_loop(0, STEPS, body, init), (jnp.float32(0.0),))
+
+
+def eager_fresh_scan(loops: Loops) -> Program:
+    """A scan of STEPS steps whose body is a lambda written at the call."""
+    return Program(
+        lambda init, xs: loops.scan(lambda c, x: (0.9 * c + x, c), init, xs),
+        (jnp.float32(0.0), jnp.zeros(STEPS, jnp.float32)),
+    )
+
+
+def eager_fresh_while(loops: Loops) -> Program:
+    """A while loop of STEPS steps whose functions are lambdas written at the call."""
+    return Program(
+        lambda *init: loops.while_loop(
+            lambda c: c[0] < STEPS, lambda c: (c[0] + 1, 0.9 * c[1] + 1.0), init
+        ),
+        (jnp.int32(0), jnp.float32(0.0)),
+    )

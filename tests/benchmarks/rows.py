@@ -111,7 +111,7 @@ RUN = Phase(run, time.perf_counter)
 EAGER = Phase(eager, time.process_time)
 
 
-def timed(name: str, phase: Phase, build: Build) -> Row:
+def timed(name: str, phase: Phase, build: Build, limit: float = LIMIT) -> Row:
     """A row that times one phase of a program."""
 
     def sides(ours: Loops, lax: Loops, seconds: float) -> Sides:
@@ -119,7 +119,7 @@ def timed(name: str, phase: Phase, build: Build) -> Row:
         lax_watch = Stopwatch(phase.prepare(build, lax), clock=phase.clock)
         return Sides(*filling(our_watch, lax_watch, seconds))
 
-    return Row(name, sides)
+    return Row(name, sides, limit)
 
 
 def sized(name: str, phase: Phase, build_of: Callable[[int], Build]) -> Iterator[Row]:
@@ -148,4 +148,6 @@ ROWS: tuple[Row, ...] = (
     timed("eager scan, same function", EAGER, programs.eager_scan),
     timed("eager while, same function", EAGER, programs.eager_while),
     timed("eager fori, same function", EAGER, programs.eager_fori),
+    timed("eager scan, fresh lambda", EAGER, programs.eager_fresh_scan, limit=1 / 30),
+    timed("eager while, fresh lambda", EAGER, programs.eager_fresh_while, limit=1 / 20),
 )
