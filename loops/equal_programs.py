@@ -146,7 +146,7 @@ def value_key(value: Any) -> Hashable:
         case complex():
             content = value.real.hex(), value.imag.hex()
         case np.ndarray() | np.generic():
-            content = value.shape, str(value.dtype), value.tobytes()
+            content = value.shape, value.dtype, value.tobytes()
         case dict():
             content = tuple((key, value_key(v)) for key, v in value.items())
         case tuple() | list():
