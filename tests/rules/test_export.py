@@ -60,7 +60,7 @@ AS_IN_JAX = {
     "fori_loop from below": lambda lib, x: lib.fori_loop(-x.shape[0], 0, add_row(x), ONE),
     "fori_loop, no step": lambda lib, x: lib.fori_loop(x.shape[0], 0, add_row(x), ONE),
     "fori_loop, typed": lambda lib, x: lib.fori_loop(
-        jnp.int16(0), x.shape[0], lambda i, c: c + i, jnp.int16(0)
+        jnp.int16(0), x.shape[0], lambda i, c: i, jnp.int16(0)
     ),
     "while_loop": long_enough,
     "map": lambda lib, x: lib.map(lambda row: row * 2, x),
@@ -160,6 +160,15 @@ def test_a_difference_of_symbols_that_is_known():
     (loop,) = equations(fun, jax.ShapeDtypeStruct(shape, jnp.float32), name="scan")
     assert loop.params["length"] == 3
     assert exported(fun).call(ROWS) == fun(ROWS)
+
+
+def test_bounds_in_the_wrong_order():
+    """An upper bound that is surely below the lower one gives a scan of no steps."""
+    fun = lambda rows: loops.fori_loop(rows.shape[0], 0, add_row(rows), rows.sum())
+    shape = export.symbolic_shape("rows, columns")
+    (loop,) = equations(fun, jax.ShapeDtypeStruct(shape, jnp.float32), name="scan")
+    assert loop.params["length"] == 0
+    assert_same(exported(lambda rows: gradient(fun, rows)).call(ROWS), gradient(fun, ROWS))
 
 
 def test_a_loop_with_surely_a_row_is_not_given_room():
