@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import export, lax
 
@@ -60,7 +61,7 @@ AS_IN_JAX = {
     "fori_loop from below": lambda lib, x: lib.fori_loop(-x.shape[0], 0, add_row(x), ONE),
     "fori_loop, no step": lambda lib, x: lib.fori_loop(x.shape[0], 0, add_row(x), ONE),
     "fori_loop, typed": lambda lib, x: lib.fori_loop(
-        jnp.int16(0), x.shape[0], lambda i, c: i, jnp.int16(0)
+        np.int16(0), x.shape[0], lambda i, c: i, jnp.int16(0)
     ),
     "while_loop": long_enough,
     "map": lambda lib, x: lib.map(lambda row: row * 2, x),
