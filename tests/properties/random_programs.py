@@ -150,7 +150,9 @@ def bodies(draw: st.DrawFn, carry_types: tuple[str, ...]) -> Body:
     return Body(shape, tuple(instructions), new_carry, ys)
 
 
-FLOAT_INITS = st.sampled_from([None, None, None, 0.25, "1"])
+# A program has weak floats or weak integers in the place of floats, not both: in strict mode
+# JAX raises where a weak float meets a weak integer that changes places with it.
+FLOAT_INITS = st.sampled_from([[None, None, 0.25], [None, None, "1"]])
 INT_INITS = st.sampled_from([0, 3, "2"])
 
 
@@ -159,7 +161,8 @@ def random_loops(draw: st.DrawFn, kind: str) -> RandomLoop:
     """A loop program of that kind, with one to three carries."""
     some_types = st.lists(st.sampled_from([FLOAT, FLOAT, INT]), min_size=1, max_size=3)
     carry_types = tuple(draw(some_types))
-    inits = tuple(draw(FLOAT_INITS if t == FLOAT else INT_INITS) for t in carry_types)
+    float_inits = st.sampled_from(draw(FLOAT_INITS))
+    inits = tuple(draw(float_inits if t == FLOAT else INT_INITS) for t in carry_types)
     return RandomLoop(
         kind,
         draw(bodies(carry_types)),
