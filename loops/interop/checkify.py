@@ -21,6 +21,7 @@ from loops import _jax
 from loops.interop.checked_lanes import (
     refuse_lanes_batched_without_checks,
     repeat_last_step_in_finished_lanes,
+    with_last_steps,
 )
 from loops.passes.freeze_lanes import select_lanes
 from loops.passes.rotate import move_condition_into_body
@@ -103,8 +104,19 @@ def while_checks(
     """
     cond = _jax.add_checks(cond_jaxpr, checks.enabled)
     checked = _jax.add_checks(body_jaxpr, checks.enabled)
-    has_lanes = bool(cond_jaxpr.out_avals[0].shape)
-    if cond.error_tree.num_leaves or (has_lanes and checked.error_tree.num_leaves):
+    num_cond_errors, has_lanes = cond.error_tree.num_leaves, bool(cond_jaxpr.out_avals[0].shape)
+    if num_cond_errors or (has_lanes and checked.error_tree.num_leaves):
+        params = {
+            "cond_jaxpr": cond_jaxpr,
+            "cond_nconsts": cond_nconsts,
+            "body_jaxpr": body_jaxpr,
+            "body_nconsts": body_nconsts,
+        }
+        if has_lanes:
+            cond_inputs = (*args[:cond_nconsts], *args[cond_nconsts + body_nconsts :])
+            *leaves, running = _jax.evaluate_jaxpr(cond.jaxpr, *cond_inputs)
+            error = _add_error(checks, error, cond, leaves)
+            args = (running, *with_last_steps(running, args, **params))
         rewritten = _with_predicate_in_carry(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
         return call_checks(checks, error, *args, call_jaxpr=rewritten)
     if checked.error_tree.num_leaves:
@@ -148,7 +160,10 @@ def _checked_while_body(jaxpr: Any, enabled: frozenset, error_avals: tuple[Any, 
 def _with_predicate_in_carry(
     cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int
 ) -> Any:
-    """A loop as a jaxpr with another that tests one boolean: [*inputs] -> [*carry]."""
+    """A loop as a jaxpr with another that tests one boolean: [*inputs] -> [*carry].
+
+    One over lanes also takes the first predicates, and a carry for lanes that are done.
+    """
     lanes = cond_jaxpr.out_avals[0].shape
     rewrite = repeat_last_step_in_finished_lanes if lanes else move_condition_into_body
 
@@ -162,6 +177,8 @@ def _with_predicate_in_carry(
         )
 
     avals = [*cond_jaxpr.in_avals[:cond_nconsts], *body_jaxpr.in_avals]
+    if lanes:
+        avals = [*cond_jaxpr.out_avals, *avals, *body_jaxpr.out_avals]
     return _jax.trace_closed(loop, avals, _jax.without_names(body_jaxpr))
 
 
