@@ -69,7 +69,8 @@ def main(folder: str) -> None:
         modules[name] = lowered.as_text(debug_info=True)
         lowered.compile()
     loops.scan(lambda c, x: (c * x, c), INIT, ROWS)
-    sys.stdout.write(json.dumps({"hits": counts["hits"], "misses": counts["misses"], "modules": modules}))
+    report = {"hits": counts["hits"], "misses": counts["misses"], "modules": modules}
+    sys.stdout.write(json.dumps(report))
 
 
 if __name__ == "__main__":
