@@ -145,16 +145,17 @@ def _partial_axes(const_axes: Sequence[LaneAxes]) -> tuple[int, ...]:
 def _lane_axes(cond_jaxpr: Any, body_jaxpr: Any, body_nconsts: int) -> list[LaneAxes]:
     """Where the lanes are in each of the body's constants."""
     axes: list[LaneAxes] = [()] * body_nconsts
+    num_known = 0
     for cond, body in _batchings_of_both(cond_jaxpr, body_jaxpr):
         is_lane_axis = cond.out_axes[0] is not None
+        num_known += is_lane_axis
         if is_lane_axis and body.mixes_lanes:
             raise _refusal("its body has a collective over the lanes")
         axes = [
             _with_axis(a, new, is_lane_axis)
             for a, new in zip(axes, body.in_axes[:body_nconsts], strict=True)
         ]
-    num_lane_axes = len(cond_jaxpr.out_avals[0].shape)
-    if any(len(a) < num_lane_axes for a in axes) or not _jax.batchings(body_jaxpr):
+    if num_known < len(cond_jaxpr.out_avals[0].shape):
         raise _refusal("it was transformed again after vmap, and what vmap did is lost")
     if any(_jax.is_ref(aval) for aval in body_jaxpr.in_avals):
         raise _refusal("its body closes over a Ref")
