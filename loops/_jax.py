@@ -1011,6 +1011,29 @@ hlo_while = hlo.WhileOp
 hlo_return = hlo.return_
 insertion_point = ir.InsertionPoint
 
+
+def before_lowering(primitive: Primitive, change: Callable[[dict], dict]) -> None:
+    """Change a primitive's parameters before the rule that it has by now lowers it."""
+    entry = mlir._lowerings[primitive]
+
+    def lower(ctx: Any, *args: Any, **params: Any) -> Any:
+        return entry.rule(ctx, *args, **change(params))
+
+    mlir.register_lowering(primitive, lower, inline=entry.inline)
+
+
+# Private: neither the primitives that call kernels nor the interpreter's rules have public names.
+PALLAS_CALL = "jax._src.pallas.pallas_call"
+PALLAS_MESH_CALL = "jax._src.pallas.mpmd"
+PALLAS_INTERPRETER = "jax._src.pallas.hlo_interpreter"
+
+
+def register_jaxprs_of_kernels(interpreter: Any, primitive: Primitive, *params: str) -> None:
+    """Say which parameters of a primitive are jaxprs that Pallas's interpreter looks into."""
+    rule = interpreter.make_hop_rule(primitive, *params)
+    interpreter._eval_jaxpr_hop_rules[primitive] = rule
+
+
 # ---------------------------------------------------------------- JAX's own loops
 
 

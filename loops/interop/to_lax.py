@@ -61,7 +61,7 @@ _rewrite = _jax.cached_weakly(_rewrite_uncached)
 
 
 def _rewrite_equation(eqn: Any) -> Any:
-    params = {name: _rewrite_value(value) for name, value in eqn.params.items()}
+    params = rewrite_parameters(eqn.params)
     if eqn.primitive in (scan_p, _jax.tangent_primitive(scan_p, is_vjp=True)):
         is_marked = eqn.primitive is not scan_p
         return eqn.replace(
@@ -72,6 +72,11 @@ def _rewrite_equation(eqn: Any) -> Any:
         return eqn.replace(primitive=jax.lax.while_p, params=params)
     unchanged = all(new is eqn.params[name] for name, new in params.items())
     return eqn if unchanged else eqn.replace(params=params)
+
+
+def rewrite_parameters(params: dict[str, Any]) -> dict[str, Any]:
+    """An equation's parameters with every jaxpr among them rewritten."""
+    return {name: _rewrite_value(value) for name, value in params.items()}
 
 
 def _rewrite_value(value: Any) -> Any:
@@ -94,7 +99,7 @@ def _rewrite_high_primitive(primitive: Any) -> Any:
     Loops in its jaxprs are rewritten. Where its expansion takes one from elsewhere, as that of
     `custom_root` does from a function, the expansion is rewritten when it is asked for.
     """
-    params = {name: _rewrite_value(value) for name, value in primitive.params.items()}
+    params = rewrite_parameters(primitive.params)
     if any(new is not primitive.params[name] for name, new in params.items()):
         primitive = copy.copy(primitive)
         primitive.params = params
