@@ -186,19 +186,19 @@ def test_a_trace_that_ends_inside_another_threads_trace():
                 entered()
             return c + loops.scan(inner, 0, x)[0], None
 
-        loops.scan(outer, 0, ROWS)
+        jax.make_jaxpr(lambda rows: loops.scan(outer, 0, rows))(ROWS)
         return len(seen)
 
-    second_inside, first_done = threading.Event(), threading.Event()
+    first_inside, second_inside, first_done = (threading.Event() for _ in range(3))
 
     def first():
-        count_traces(second_inside.wait)
+        count_traces(lambda: (first_inside.set(), second_inside.wait()))
         first_done.set()
 
     def second():
-        second_inside.set()
-        first_done.wait()
+        first_inside.wait()
+        return count_traces(lambda: (second_inside.set(), first_done.wait()))
 
     alone = count_traces()
-    works = [first, lambda: count_traces(second)]
+    works = [first, second]
     assert at_once(lambda number: works[number](), count=2)[1] == alone == 3
