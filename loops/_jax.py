@@ -1022,10 +1022,9 @@ def before_lowering(primitive: Primitive, change: Callable[[dict], dict]) -> Non
     mlir.register_lowering(primitive, lower, inline=entry.inline)
 
 
-# Private: neither the primitives that call kernels nor the interpreter's rules have public names.
-PALLAS_CALL = "jax._src.pallas.pallas_call"
-PALLAS_MESH_CALL = "jax._src.pallas.mpmd"
-PALLAS_INTERPRETER = "jax._src.pallas.hlo_interpreter"
+PALLAS_CALL = "jax._src.pallas.pallas_call"  # private: the primitive has no public name
+PALLAS_MESH_CALL = "jax._src.pallas.mpmd"  # private: nor has that of kernels on many cores
+PALLAS_INTERPRETER = "jax._src.pallas.hlo_interpreter"  # private: its rules have no registration
 
 
 def register_jaxprs_of_kernels(interpreter: Any, primitive: Primitive, *params: str) -> None:
