@@ -122,6 +122,9 @@ WHILES = {
         ),
         INIT,
     ),
+    "pmin of lanes that end one by one": lambda lib: lanes(
+        lambda c: lib.while_loop(lambda c: c < 100, lambda c: c * 3 + lax.pmin(c, "i"), c), INIT
+    ),
     "pmax in a fori_loop": lambda lib: lanes(
         lambda c: lib.fori_loop(0, 3, lambda i, c: c + lax.pmax(c * i, "i"), c), INIT
     ),
