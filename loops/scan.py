@@ -55,7 +55,8 @@ def scan(
     `init`, `xs` and what `f` returns may be any pytrees; stacking and slicing go leaf by leaf. `f`
     is traced once, against the types of `init`, so the carry that it returns must have exactly
     the structure, shapes and dtypes that went in. A Python scalar in `init` is weakly typed: where
-    the body returns another dtype for it, it is converted and `f` is traced again.
+    the body returns another dtype for it, it is converted and `f` is traced again. So is an init
+    that varies over fewer axes of `jax.shard_map` than what the body returns for it.
 
     Args:
       f: the body, `(carry, x) -> (carry, y)`.

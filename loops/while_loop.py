@@ -39,7 +39,9 @@ def while_loop(
 
     Both functions are traced against the types of `init_val`, so what `body_fun` returns must have
     exactly the structure, shapes and dtypes that it got. A Python scalar in `init_val` is weakly
-    typed: where the body returns another dtype for it, it is converted and traced again.
+    typed: where the body returns another dtype for it, it is converted and traced again. So is an
+    init that varies over fewer axes of `jax.shard_map` than what the body returns for it, or, where
+    the body changes it, than the predicate.
 
     Forward-mode differentiation works. Reverse mode does not, because the number of steps is not
     known in advance: use `scan`, or `fori_loop` with static bounds.
