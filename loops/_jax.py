@@ -1106,7 +1106,8 @@ class CheckedJaxpr(NamedTuple):
 
 
 def _add_checks(jaxpr: Jaxpr, enabled: frozenset) -> CheckedJaxpr:
-    context = _checkify.CheckifyContext() if _CHECKS_ARE_COUNTED else None
+    new_context: Any = getattr(_checkify, "CheckifyContext", None)
+    context = new_context() if _CHECKS_ARE_COUNTED else None
     no_error = jax.tree.structure(_checkify.init_error)
     first = [] if context is None else [context]
     checked, tree, _ = _checkify.jaxpr_to_checkify_jaxpr(

@@ -172,7 +172,11 @@ def _batchings_of_both(
 
 def _with_axis(axes: LaneAxes, new: int | None, is_lane_axis: bool) -> LaneAxes:
     """Earlier axes after a new one has come between them; the predicate has its newest first."""
-    moved = tuple(a + 1 if None not in (a, new) and a >= new else a for a in axes)
+
+    def move(axis: int | None) -> int | None:
+        return axis + 1 if axis is not None and new is not None and axis >= new else axis
+
+    moved = tuple(map(move, axes))
     return (new, *moved) if is_lane_axis else moved
 
 

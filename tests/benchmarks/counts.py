@@ -46,7 +46,8 @@ def compilations(run: Callable[[], object]) -> int:
     """How many programs `run` compiles."""
     events = []
 
-    def listen(event: str, _: float, **__: object) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del duration_secs, kwargs
         if "backend_compile" in event:
             events.append(event)
 

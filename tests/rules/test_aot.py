@@ -56,6 +56,8 @@ def test_costs_are_those_of_jaxs_loops(program):
     def costs(lib):
         compiled = jax.jit(lambda c, xs: program(lib, c, xs)).lower(INIT, ROWS).compile()
         memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+        assert memory is not None
+        assert cost is not None
         sizes = (memory.temp_size_in_bytes, memory.output_size_in_bytes)
         return cost["flops"], cost["bytes accessed"], sizes
 
@@ -78,6 +80,7 @@ def test_names_in_the_compiled_program():
             return loops.scan(body, c, xs)[0]
 
     text = jax.jit(fun).lower(INIT, ROWS).compile().as_text()
+    assert text is not None
     names = set(re.findall(r'op_name="([^"]*)"', text))
     assert any(re.fullmatch(r"jit\(fun\)/outer/while/body/.*inner/sin", name) for name in names)
     assert any(re.fullmatch(r"jit\(fun\)/outer/while/cond/lt", name) for name in names)
@@ -91,7 +94,9 @@ def donate(lib, program, positions):
         warnings.simplefilter("always")
         compiled = fun.lower(*args).compile()
         result = fun(*args)
-    reused = compiled.memory_analysis().alias_size_in_bytes
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    reused = memory.alias_size_in_bytes
     texts = [str(warning.message) for warning in caught]
     return result, [x.is_deleted() for x in args], reused, texts
 

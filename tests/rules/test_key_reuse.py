@@ -189,7 +189,9 @@ def test_passes(fun, loops: Implementation):
 
 
 @both_implementations
-@pytest.mark.parametrize(("fun", "message"), BAD.items(), ids=lambda part: getattr(part, "__name__", "message"))
+@pytest.mark.parametrize(
+    ("fun", "message"), BAD.items(), ids=lambda part: getattr(part, "__name__", "message")
+)
 def test_refused(fun, message, loops: Implementation):
     """A program that consumes a key twice is refused, with words that say in which function."""
     with pytest.raises(KeyReuseError, match=message):

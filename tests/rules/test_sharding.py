@@ -272,6 +272,7 @@ def test_a_sum_is_reduced_once_after_the_loop():
         text, got = compiled_and_value(loops)
         _, want = compiled_and_value(lax)
     assert_same(got, want)
+    assert text is not None
     assert len(re.findall(r"all-reduce(?:-start)?\(", text)) == 1
 
 

@@ -18,7 +18,7 @@ def compilations():
     """How many programs have been compiled since the test began, as a function."""
     events = []
 
-    def listen(event, _, **__):
+    def listen(event, duration_secs, **kwargs):
         if "backend_compile" in event:
             events.append(event)
 

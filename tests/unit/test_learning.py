@@ -85,9 +85,9 @@ def test_ys_that_depend_on_the_promoted_carry_are_learned_by_tracing_again():
 
     def outer(c, _):
         _, history = loops.scan(lambda a, x: (a + x, a), 0, jnp.arange(3.0))
-        return c + history[-1], history
+        return c + jnp.asarray(history)[-1], history
 
-    last, histories = loops.scan(outer, 0, None, length=2)
+    last, histories = jax.tree.map(jnp.asarray, loops.scan(outer, 0, None, length=2))
 
     assert jnp.float32 == last.dtype
     assert [[0.0, 0.0, 1.0]] * 2 == histories.tolist()

@@ -1,6 +1,7 @@
 """Rules that are registered when the module that they are for is loaded."""
 
 import importlib
+import importlib.machinery
 import subprocess
 import sys
 from pathlib import Path
@@ -50,7 +51,9 @@ def test_registered_again_after_a_reload(module):
 def test_the_import_leaves_no_trace(module):
     """The module's loader is the usual one, as it is without a registration."""
     when_imported(module, lambda m: m.rules.update(ours=1))
-    loader = importlib.import_module(module).__spec__.loader
+    spec = importlib.import_module(module).__spec__
+    assert spec is not None
+    loader = spec.loader
 
     assert "exec_module" not in vars(loader)
     assert type(loader) is importlib.machinery.SourceFileLoader
