@@ -322,12 +322,12 @@ def _find_call_primitive() -> tuple[Primitive, str]:
     return eval_jaxpr_p, "jaxpr"
 
 
-call_primitive, call_parameter = _find_call_primitive()
+_call_p, _call_parameter = _find_call_primitive()
 
 
 def call_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:
     """Evaluate a jaxpr as one equation that the lowering inlines."""
-    return call_primitive.bind(*args, **{call_parameter: jaxpr})
+    return _call_p.bind(*args, **{_call_parameter: jaxpr})
 
 
 def evaluate_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:

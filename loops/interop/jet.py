@@ -95,15 +95,6 @@ def while_jet(
     return _results(jet, expansion, body_jaxpr.out_avals)
 
 
-def call_jet(
-    jet: Any, primals: Sequence[Any], series: Sequence[Sequence[Any]], **params: Any
-) -> tuple[list[Any], list[Any]]:
-    """Run a jaxpr that the rules call as one equation, for instance to hoist it out of a loop."""
-    jaxpr = params[_jax.call_parameter]
-    expansion = _run(jaxpr, jet, _expand(primals, series), len(series[0]))
-    return _results(jet, expansion, jaxpr.out_avals)
-
-
 def _jet_of_body_uncached(
     jaxpr: Any, jet: Any, order: int, sizes_in: Sizes, sizes_out: Sizes
 ) -> Any:
@@ -130,7 +121,7 @@ def _run(jaxpr: Any, jet: Any, inputs: Expansion, order: int) -> Expansion:
 
     def fun(*floats: Any) -> list[Any]:
         values = merge(is_float, others, floats)
-        outputs = jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *values)
+        outputs = _jax.evaluate_jaxpr(jaxpr, *values)
         rest, floats_out = partition(is_float_out, outputs)
         others_out.extend(x.primal if isinstance(x, jet.JetTracer) else x for x in rest)
         return floats_out
@@ -200,7 +191,6 @@ def _collect(flat: Sequence[Any], avals: Sequence[Any], sizes: Sizes, order: int
 def _register(jet: Any) -> None:
     jet.jet_rules[scan_p] = partial(scan_jet, jet)
     jet.jet_rules[while_p] = partial(while_jet, jet)
-    jet.jet_rules.setdefault(_jax.call_primitive, partial(call_jet, jet))
 
 
 when_imported("jax.experimental.jet", _register)

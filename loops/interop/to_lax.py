@@ -121,7 +121,7 @@ def _with_rewritten_expansion(primitive: Any) -> Any:
     def expand(_: Any, *args: Any) -> Any:
         program = _rewrite(_jax.expand_high_primitive(primitive))
         flat = primitive.in_tree.flatten_up_to(args)
-        outputs = jax.core.eval_jaxpr(program.jaxpr, program.consts, *flat)
+        outputs = _jax.evaluate_jaxpr(program, *flat)
         return primitive.out_tree.unflatten(outputs)
 
     rewritten, kind = copy.copy(primitive), type(primitive)

@@ -196,7 +196,8 @@ def run_known(
     constants = [*plan.held, *inputs.consts]
     hoisted = []
     if plan.hoisted_jaxpr.out_avals:
-        hoisted = _jax.call_jaxpr(plan.hoisted_jaxpr, *constants)
+        # In line, because not every interpreter knows the equation that calls a jaxpr.
+        hoisted = _jax.evaluate_jaxpr(plan.hoisted_jaxpr, *constants)
     available = [*constants, *hoisted]
     outputs = []
     if plan.loop_jaxpr.out_avals or plan.loop_jaxpr.effects:

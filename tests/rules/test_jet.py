@@ -158,7 +158,8 @@ def test_a_factor_that_leaves_the_loop():
         return jax.grad(lambda c: loops.fori_loop(0, 4, lambda i, c: c * jnp.sin(x), c))(1.0)
 
     want = derivatives(lambda x: jnp.sin(x) ** 4, (jnp.float32(X),), (jnp.float32(1.0),))
-    assert_same(jet_of(fun), want, rtol=1e-4, weak_types=False)
+    for run in (fun, jax.jit(fun)):
+        assert_same(jet_of(run), want, rtol=1e-4, weak_types=False)
 
 
 def test_floats_from_integers():
