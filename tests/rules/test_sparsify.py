@@ -174,8 +174,12 @@ def test_a_gradient_sparsified():
 def test_a_body_is_traced_once():
     """Two calls with arrays stored alike share one jaxpr, which JAX's caches know again."""
     body = lambda c, _: (c * 2.0, c.sum())
-    run = sparsify(lambda m: OURS.scan(body, m, None, length=3))
-    first, second = (the_equation(run, M, name="scan") for _ in range(2))
+
+    def the_loop():
+        run = sparsify(lambda m: OURS.scan(body, m, None, length=3))
+        return the_equation(run, M, name="scan")
+
+    first, second = the_loop(), the_loop()
 
     assert first.params["jaxpr"] is second.params["jaxpr"]
 
