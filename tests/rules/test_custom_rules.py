@@ -6,11 +6,13 @@ newer releases of JAX do, so second derivatives are compared with Python alone.
 """
 
 import jax
+import jax.custom_batching
 import jax.numpy as jnp
 import pytest
+from jax import lax
 
 from tests.helpers.comparison import assert_same
-from tests.helpers.implementations import OURS, PYTHON, Implementation
+from tests.helpers.implementations import JAX, OURS, PYTHON, Implementation
 from tests.helpers.programs import doubled, tripled
 
 X = jnp.float32(0.7)
@@ -84,3 +86,110 @@ def test_loop_inside_a_custom_rule(impl: Implementation):
     value, slope = jax.value_and_grad(power)(X)
     assert_same((value, slope), (X**3, 3.0 * X**2))
     assert_same(jax.grad(jax.grad(power))(X), 6.0 * X)
+
+
+def root_by(loops: Implementation):
+    """The square root, by a loop of Newton steps until it is exact, with JAX's rule for roots."""
+
+    def newton(f, guess):
+        def step(state):
+            _, y = state
+            return jnp.abs(f(y)), y - f(y) / (2.0 * y)
+
+        start = (jnp.ones_like(guess), guess)
+        return loops.while_loop(lambda state: state[0] > 1e-6, step, start)[1]
+
+    divide = lambda g, y: y / g(jnp.ones_like(y))
+    return lambda x: lax.custom_root(lambda y: y * y - x, jnp.ones_like(x), newton, divide)
+
+
+def quotient_by(loops: Implementation):
+    """`x / (2 + x)`, by loops that apply the map and its inverse, with JAX's rule for solutions."""
+
+    def fun(x):
+        shifted = lambda y: loops.fori_loop(0, 2, lambda i, c: c + (1.0 + 0.5 * x) * y, 0.0 * y)
+        improve = lambda f, b: lambda i, y: y + 0.3 * (b - f(y))
+        solve = lambda f, b: loops.fori_loop(0, 30, improve(f, b), 0.0 * b)
+        return lax.custom_linear_solve(shifted, x, solve, symmetric=True)
+
+    return fun
+
+
+@loop_kinds
+@pytest.mark.parametrize("differentiate", (FORWARD | REVERSE).values(), ids=FORWARD | REVERSE)
+def test_custom_root(through, differentiate):
+    """A root that a loop finds is differentiated by JAX's rule, in a loop too, at every order."""
+    roots = differentiate(through(OURS, root_by(OURS)))
+    assert_same(roots, differentiate(through(PYTHON, jnp.sqrt)), rtol=1e-4)
+
+
+@loop_kinds
+@pytest.mark.parametrize("differentiate", (FORWARD | REVERSE).values(), ids=FORWARD | REVERSE)
+def test_custom_linear_solve(through, differentiate):
+    """So is the solution of a linear system whose map and whose solver loop."""
+    solutions = differentiate(through(OURS, quotient_by(OURS)))
+    quotients = differentiate(through(PYTHON, lambda x: x / (2.0 + x)))
+    assert_same(solutions, quotients, rtol=1e-4)
+
+
+@jax.custom_batching.custom_vmap
+def marked(x):
+    """The sine, and a hundred more where it is batched, to tell the rule from the truth."""
+    return jnp.sin(x)
+
+
+@marked.def_vmap
+def _(size, in_batched, x):
+    return jnp.sin(x) + 100.0, in_batched[0]
+
+
+def loop_of_sines(loops: Implementation):
+    """A loop with a rule that maps, by a loop, where it is batched."""
+
+    @jax.custom_batching.custom_vmap
+    def fun(x):
+        return loops.fori_loop(0, 3, lambda i, c: jnp.sin(c), x)
+
+    @fun.def_vmap
+    def _(size, in_batched, x):
+        return loops.map(lambda row: 2.0 * fun(row), x), True
+
+    return fun
+
+
+LANES = jnp.stack([X, 0.2 * X])
+
+
+@loop_kinds
+@pytest.mark.parametrize(
+    "batch",
+    [
+        lambda fun: jax.vmap(fun)(LANES),
+        lambda fun: jax.jit(jax.vmap(fun))(LANES),
+        lambda fun: jax.jvp(jax.vmap(fun), (LANES,), (LANES,)),
+        lambda fun: jax.vmap(lambda x: jax.jvp(fun, (x,), (x,)))(LANES),
+        lambda fun: fun(X),
+    ],
+    ids=["vmap", "jit_of_vmap", "jvp_of_vmap", "vmap_of_jvp", "eager"],
+)
+def test_custom_vmap(through, batch):
+    """A batching rule holds in a loop's body, and for a loop that has one, at every step."""
+    for rule in (lambda loops: marked, loop_of_sines):
+        assert_same(batch(through(OURS, rule(OURS))), batch(through(JAX, rule(JAX))), rtol=1e-4)
+
+
+def test_custom_vmap_of_what_is_not_batched():
+    """A rule is not asked for a value that is the same for all lanes, though others are not."""
+
+    def fun(loops, fixed):
+        step = lambda c, _: (c + marked(fixed), None)
+        return jax.vmap(lambda x: loops.scan(step, x, None, length=2)[0])(LANES)
+
+    assert_same(fun(OURS, X), fun(JAX, X))
+    assert_same(fun(OURS, X), LANES + 2.0 * jnp.sin(X))
+
+
+def test_sequential_vmap():
+    """A loop that is mapped lane by lane gives each lane its value."""
+    fun = jax.custom_batching.sequential_vmap(loop_of_sines(OURS).__wrapped__)
+    assert_same(jax.vmap(fun)(LANES), jax.vmap(lambda x: jnp.sin(jnp.sin(jnp.sin(x))))(LANES))
