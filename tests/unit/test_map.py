@@ -136,8 +136,9 @@ class TestRefusals:
         with pytest.raises((ValueError, TypeError)):
             loops.map(jnp.sin, ROWS, batch_size=-1)
 
+    @primitives
     @pytest.mark.parametrize("batch_size", [2.5, 2.0, "2"], ids=repr)
-    def test_batch_size_is_no_integer(self, batch_size):
-        """A batch size that is no integer is refused. Ours alone."""
+    def test_batch_size_is_no_integer(self, loops: Implementation, batch_size):
+        """A batch size that is no integer is refused."""
         with pytest.raises(TypeError):
-            OURS.map(jnp.sin, ROWS, batch_size=batch_size)
+            loops.map(jnp.sin, ROWS, batch_size=batch_size)

@@ -319,7 +319,7 @@ class TestRefusals:
             loops.scan(recurrence, ONE, ROWS, length=4)
 
     def test_disagreement_names_the_leaves(self):
-        """A note says which leaf of xs has which length."""
+        """A note says which leaf of xs has which length. Ours alone."""
         xs = {"obs": jnp.zeros((19, 2)), "rew": {"ext": jnp.zeros(18)}}
         for how in ({}, {"length": 19}):
             with pytest.raises(ValueError, match="leading axis") as caught:
