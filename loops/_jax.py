@@ -12,6 +12,7 @@ form into one class, and earlier releases keep them apart.
 from __future__ import annotations
 
 import inspect
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -186,18 +187,23 @@ def trace_flat(fun: Callable, avals: Sequence[Aval], debug_info: Any) -> TracedF
     return trace_function(fun, [flatten_tree(aval) for aval in avals], debug_info)
 
 
-_debug_infos: weakref.WeakKeyDictionary[Callable, dict[Any, Any]] = weakref.WeakKeyDictionary()
+_debug_infos: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def debug_info(traced_for: str, fun: Callable, *args: Any) -> Any:
     """The names of `fun` and of its arguments, for JAX's error messages.
 
     They are remembered for each function and structure of arguments: reading a signature takes
-    longer than all else that a repeated eager call does in Python.
+    longer than all else that a repeated eager call does in Python. Functions of the same code, such
+    as a lambda that is made anew at each call, have the same names.
     """
-    key = traced_for, jax.tree.structure(args)
+    key: tuple[Any, ...] = traced_for, jax.tree.structure(args)
+    owner: Any = fun
+    if type(fun) is types.FunctionType and not fun.__dict__:
+        # Code is compared by its content, which has its line but not its file.
+        owner, key = fun.__code__, (*key, fun.__code__.co_filename)
     try:
-        known = _debug_infos.setdefault(fun, {})
+        known = _debug_infos.setdefault(owner, {})
     except TypeError:  # the function cannot be referred to weakly, or not hashed
         return api_util.debug_info(traced_for, fun, args, {})
     if key not in known:
