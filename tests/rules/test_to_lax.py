@@ -5,6 +5,7 @@ import jax.custom_batching
 import jax.numpy as jnp
 import pytest
 from jax import export, lax
+from jax.experimental import hijax
 from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec
 
@@ -177,6 +178,37 @@ def test_parameters_are_jaxs():
     assert want.params.keys() == got.params.keys()
     for name in ("length", "reverse", "unroll"):
         assert want.params[name] == got.params[name]
+
+
+HighPrimitive = getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive  # renamed in 0.12
+
+
+class ShareOfSines(HighPrimitive):
+    """A primitive of a user's that is short for a loop and asks how many devices share an axis."""
+
+    def __init__(self, aval):
+        self.in_avals, self.out_aval, self.params = (aval,), aval, {}
+        super().__init__()
+
+    def expand(self, x):
+        """The program that it is short for."""
+        return sines(x) / lax.axis_size("i")
+
+
+def test_a_high_level_primitive_of_the_user():
+    """It is rewritten too, though its axis has no size outside of the shard_map."""
+    mesh = jax.make_mesh((1,), ("i",))
+    specs = {"in_specs": PartitionSpec("i"), "out_specs": PartitionSpec("i")}
+    fun = jax.shard_map(lambda x: ShareOfSines(jax.typeof(x))(x), mesh=mesh, **specs)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(X, jax.NamedSharding(mesh, PartitionSpec("i")))
+        (shard_map,) = to_lax(jax.make_jaxpr(fun)(x)).eqns
+        got = jax.jit(rewritten(fun))(x)
+
+    (eqn,) = shard_map.params["jaxpr"].eqns
+    assert isinstance(eqn.params["_prim"], ShareOfSines)
+    assert type(eqn.params["_prim"]) is not ShareOfSines
+    assert_same(got, sines(X), weak_types=False)
 
 
 def test_export():
