@@ -220,6 +220,24 @@ def test_jits_traced_before_without_checks():
     assert_same(out, plain)
 
 
+def test_debug_checks_traced_before():
+    """A loop with checks that only checkify runs is batched for them, whoever traces it first."""
+
+    def fun(limit):
+        def body(i):
+            checkify.debug_check(i < limit, "step {i} of {limit}", i=i, limit=limit)
+            return i + 1
+
+        return OURS.while_loop(lambda i: i < limit, body, 0)
+
+    batched = jax.jit(jax.vmap(fun))
+    limits = jnp.array([0, 1, 3])
+    assert_same(batched(limits), limits, weak_types=False)
+    message, out = checked(batched, limits, errors=checkify.user_checks)
+    assert message is None
+    assert_same(out, limits, weak_types=False)
+
+
 def test_unchecked_loops_over_lanes_pass():
     """A loop over lanes without enabled checks is left as it is, whatever it does."""
     fun = lambda x: OURS.while_loop(
