@@ -190,7 +190,7 @@ class ShareOfSines(HighPrimitive):
         self.in_avals, self.out_aval, self.params = (aval,), aval, {}
         super().__init__()
 
-    def expand(self, x):
+    def expand(self, x):  # pyrefly: ignore[bad-override]
         """The program that it is short for."""
         return sines(x) / lax.axis_size("i")
 
