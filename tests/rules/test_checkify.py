@@ -78,13 +78,15 @@ STEPS = {
 
 def in_scan(loops, step):
     """A step as the body of a scan."""
-    return lambda c: loops.scan(lambda c, i: (step(i, c), c), c, FOUR)[0]
+    body = lambda c, i: (step(i, c), c)
+    return lambda c: loops.scan(body, c, FOUR)[0]
 
 
 def in_while_body(loops, step):
     """A step as the body of a while loop."""
+    cond = lambda state: state[0] < 4
     body = lambda state: (state[0] + 1, step(*state))
-    return lambda c: loops.while_loop(lambda s: s[0] < 4, body, (jnp.int32(0), c))[1]
+    return lambda c: loops.while_loop(cond, body, (jnp.int32(0), c))[1]
 
 
 def in_while_condition(loops, step):
@@ -324,15 +326,19 @@ def test_values_are_those_without_checks(in_loop):
 
 
 def test_eager_calls_compile_once(compilations):
-    """A checked loop outside jit is compiled for its first call only."""
-    fun = in_while_condition(OURS, user_check)
-    step = lambda c, i: (user_check(i, c), c)
+    """A checked loop outside jit is compiled for its first call only, callbacks in it or not."""
+
+    def step(i, c):
+        jax.debug.callback(lambda _: None, c)
+        return user_check(i, c)
 
     def run():
-        checked(fun, 0.0, compile_=no_jit)
-        checked(lambda c: OURS.scan(step, c, FOUR), 0.0, compile_=no_jit)
+        for in_loop in (in_scan, in_while_body, in_while_condition):
+            checked(functions[in_loop], 0.0, compile_=no_jit)
 
-    run()
+    functions = {
+        in_loop: in_loop(OURS, step) for in_loop in (in_scan, in_while_body, in_while_condition)
+    }
     run()
     before = compilations()
     run()
