@@ -96,11 +96,6 @@ def in_while_condition(loops, step):
     return lambda c: loops.while_loop(cond, body, (jnp.int32(0), c))[1]
 
 
-def in_fori_of_traced_length(loops, step):
-    """A step as the body of a fori_loop whose number of steps is not known while tracing."""
-    return lambda c: jax.jit(lambda n, c: loops.fori_loop(0, n, step, c))(4, c)
-
-
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
 @pytest.mark.parametrize("in_loop", [in_scan, in_while_body, in_while_condition])
 @primitives
@@ -123,7 +118,8 @@ def test_categories_that_are_off_report_nothing(loops: Implementation, in_loop):
 def test_traced_fori_and_map(loops: Implementation):
     """A fori_loop with traced bounds and a map report as scan and while do."""
     message, _ = STEPS[user_check]
-    assert message == checked(in_fori_of_traced_length(loops, user_check), 0.0)[0]
+    traced = jax.jit(lambda n, c: loops.fori_loop(0, n, user_check, c))
+    assert message == checked(lambda c: traced(4, c), 0.0)[0]
     assert message == checked(lambda c: loops.fori_loop(0, 4, user_check, c), 0.0)[0]
     step = lambda i: user_check(i, i.astype(jnp.float32))
     assert message == checked(lambda: loops.map(step, FOUR))[0]
@@ -332,13 +328,12 @@ def test_eager_calls_compile_once(compilations):
         jax.debug.callback(lambda _: None, c)
         return user_check(i, c)
 
-    def run():
-        for in_loop in (in_scan, in_while_body, in_while_condition):
-            checked(functions[in_loop], 0.0, compile_=no_jit)
+    functions = [f(OURS, step) for f in (in_scan, in_while_body, in_while_condition)]
 
-    functions = {
-        in_loop: in_loop(OURS, step) for in_loop in (in_scan, in_while_body, in_while_condition)
-    }
+    def run():
+        for fun in functions:
+            checked(fun, 0.0, compile_=no_jit)
+
     run()
     before = compilations()
     run()
