@@ -104,8 +104,11 @@ def while_checks(
     """
     cond = _jax.add_checks(cond_jaxpr, checks.enabled)
     checked = _jax.add_checks(body_jaxpr, checks.enabled)
-    num_cond_errors, has_lanes = cond.error_tree.num_leaves, bool(cond_jaxpr.out_avals[0].shape)
-    if num_cond_errors or (has_lanes and checked.error_tree.num_leaves):
+    num_cond_errors, num_errors = cond.error_tree.num_leaves, checked.error_tree.num_leaves
+    has_lanes = bool(cond_jaxpr.out_avals[0].shape)
+    if num_cond_errors or num_errors:
+        refuse_lanes_batched_without_checks(cond_jaxpr)
+    if num_cond_errors or (has_lanes and num_errors):
         params = {
             "cond_jaxpr": cond_jaxpr,
             "cond_nconsts": cond_nconsts,
@@ -119,8 +122,6 @@ def while_checks(
             args = (running, *with_last_steps(running, args, **params))
         rewritten = _with_predicate_in_carry(cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts)
         return call_checks(checks, error, *args, call_jaxpr=rewritten)
-    if checked.error_tree.num_leaves:
-        refuse_lanes_batched_without_checks(cond_jaxpr)
     no_error = _no_error(checked)
     error_avals = tuple(map(jax.typeof, no_error))
     outputs = while_p.bind(

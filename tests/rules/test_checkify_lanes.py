@@ -208,8 +208,14 @@ def test_bodies_traced_before_without_checks():
 
 def test_jits_traced_before_without_checks():
     """Where JAX keeps a whole jit from before, checks that could be wrong are refused."""
-    fun = jax.jit(jax.vmap(lambda n: count_to(n, check=lambda *_, **__: None)))
-    limits = jnp.array([0, 1, 3])
+
+    def loop(n):
+        cond = lambda s: (s[0] < n) & (1.0 / (9.0 - s[0]) > 0.0)
+        body = lambda s: (s[0] + 1.0, s[1] + 1.0 / (n - s[0]))
+        return OURS.while_loop(cond, body, (0.0, 0.0))
+
+    fun = jax.jit(jax.vmap(loop))
+    limits = jnp.float32([0, 1, 3])
     plain = fun(limits)
     with pytest.raises(NotImplementedError, match="traced before without checkify"):
         checked(fun, limits)
