@@ -145,7 +145,10 @@ def while_batch(
     )
     batched, _ = partition(read_only, carry_batched)
     has_one_predicate = not loop.cond_jaxpr.out_avals[0].shape
-    if has_one_predicate and not all(batched):
+    # Written out, the loop would also run the effects of lanes that are done: a write to a Ref is
+    # masked with the carry, once it is part of it, and so needs the loop to stay a loop over lanes.
+    has_effects = loop.cond_jaxpr.effects or loop.body_jaxpr.effects
+    if has_one_predicate and not has_effects and not all(batched):
         outputs, out_dims = _bind_with_shared_carry(axis, loop, batched)
     else:
         outputs, out_dims = _bind_batched(axis, loop, [True] * len(kept), predicate_batched=True)

@@ -101,3 +101,20 @@ def test_nan_after_a_lanes_end_is_never_seen():
 
     assert jnp.isfinite(values).all()
     assert jnp.isfinite(tangents).all()
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_lane_that_is_done_writes_to_no_ref(wrap):
+    """A Ref that the body adds to counts the steps of its own lane, beside a shared counter."""
+
+    def count(n):
+        ref = jax.new_ref(jnp.int32(0))
+
+        def body(i):
+            ref[...] += 1
+            return i + 1
+
+        loops.while_loop(lambda i: i < n, body, 0)
+        return jax.freeze(ref)
+
+    assert STEPS.tolist() == wrap(jax.vmap(count))(STEPS).tolist()
