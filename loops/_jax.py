@@ -768,11 +768,6 @@ def callback_effects(effects: Any) -> list[Any]:
     return [e for e in effects if e in kinds]
 
 
-def check_effects(effects: Any) -> list[Any]:
-    """The effects of checks that `checkify` has not seen yet."""
-    return [e for e in effects if isinstance(e, _checkify.ErrorEffect)]
-
-
 Effect = jax_effects.Effect
 
 

@@ -3,7 +3,6 @@
 Importing this package registers the rules, those of optional modules when these are loaded.
 """
 
-from loops import primitives as _primitives  # noqa: F401  (it loads the passes, which need it)
 from loops.interop import checkify, jet, key_reuse, pallas, sparsify
 
 __all__ = ["checkify", "jet", "key_reuse", "pallas", "sparsify"]

@@ -25,8 +25,7 @@ from jax import lax
 from loops import _jax
 from loops.passes.freeze_lanes import select_lanes
 from loops.primitives.layout import split_while_inputs
-from loops.primitives.while_loop import while_of_functions, while_p
-from loops.rules.batching import Loop, _batched_carry, _predicate_is_batched, while_batch
+from loops.primitives.while_loop import while_of_functions
 
 # For each axis of the predicate the axis of another array that is the same lanes', or None.
 LaneAxes = tuple[int | None, ...]
@@ -196,52 +195,4 @@ def _refusal(reason: str) -> NotImplementedError:
         "checkify of a while loop whose predicate differs between the lanes of a vmap is not "
         f"supported for this loop: {reason}, so a lane that is done could report an error that "
         "it never met. Apply checkify inside of vmap: jax.vmap(checkify.checkify(fun))."
-    )
-
-
-def while_batch_for_checks(
-    axis: Any, args: Sequence[Any], dims: Sequence[int | None], **params: Any
-) -> tuple[list[Any], list[int | None]]:
-    """vmap of a while loop that is or may be checked: all that its lanes carry is their own.
-
-    Otherwise lanes share a counter that depends on none of them. It counts on until the last lane
-    is done, and what the others make of it then no check could tell from what they did before.
-    """
-    cond_jaxpr, body_jaxpr = params["cond_jaxpr"], params["body_jaxpr"]
-    if _jax.check_effects(cond_jaxpr.effects | body_jaxpr.effects) or _jax.inside_checkify():
-        args, dims = _with_lanes_of_their_own(axis, args, dims, **params)
-    return while_batch(axis, args, dims, **params)
-
-
-_jax.primitive_batchers[while_p] = while_batch_for_checks
-
-
-def _with_lanes_of_their_own(
-    axis: Any,
-    args: Sequence[Any],
-    dims: Sequence[int | None],
-    *,
-    cond_jaxpr: Any,
-    cond_nconsts: int,
-    body_jaxpr: Any,
-    body_nconsts: int,
-) -> tuple[list[Any], list[int | None]]:
-    """The inputs with a batch axis in the carry that changes, if lanes end at different steps."""
-    inputs, axes = (split_while_inputs(x, cond_nconsts, body_nconsts) for x in (args, dims))
-    loop = Loop(cond_jaxpr, body_jaxpr, inputs, axes)
-    if not _predicate_is_batched(axis, loop, _batched_carry(axis, loop)):
-        return list(args), list(dims)
-    sources = _jax.forwarded_inputs(body_jaxpr)
-    shared = [
-        dim is None and source != body_nconsts + i
-        for i, (dim, source) in enumerate(zip(axes.carry, sources, strict=True))
-    ]
-    carry = [
-        _jax.broadcast_along(x, axis, 0) if is_shared else x
-        for is_shared, x in zip(shared, inputs.carry, strict=True)
-    ]
-    carry_axes = [0 if is_shared else d for is_shared, d in zip(shared, axes.carry, strict=True)]
-    return (
-        [*inputs.cond_consts, *inputs.body_consts, *carry],
-        [*axes.cond_consts, *axes.body_consts, *carry_axes],
     )

@@ -136,22 +136,16 @@ def while_batch(
     if not _predicate_is_batched(axis, loop, carry_batched):
         return _bind_batched(axis, loop, carry_batched, predicate_batched=False)
     _refuse_effects_in_lanes(loop)
-    loop, read_only = _read_only_carry_as_consts(loop)
-    kept, constants = partition(
-        read_only, split_while_inputs(args, cond_nconsts, body_nconsts).carry
-    )
-    _, constant_dims = partition(
-        read_only, split_while_inputs(dims, cond_nconsts, body_nconsts).carry
-    )
-    batched, _ = partition(read_only, carry_batched)
-    has_one_predicate = not loop.cond_jaxpr.out_avals[0].shape
-    # Written out, the loop would also run the effects of lanes that are done: a write to a Ref is
-    # masked with the carry, once it is part of it, and so needs the loop to stay a loop over lanes.
-    has_effects = loop.cond_jaxpr.effects or loop.body_jaxpr.effects
-    if has_one_predicate and not has_effects and not all(batched):
-        outputs, out_dims = _bind_with_shared_carry(axis, loop, batched)
+    changing, read_only = _read_only_carry_as_consts(loop)
+    batched = partition(read_only, carry_batched)[0]
+    if not all(batched) and _may_share_carry(changing):
+        outputs, out_dims = _bind_with_shared_carry(axis, changing, batched)
     else:
-        outputs, out_dims = _bind_batched(axis, loop, [True] * len(kept), predicate_batched=True)
+        everything = [True] * len(batched)
+        outputs, out_dims = _bind_batched(axis, changing, everything, predicate_batched=True)
+    constants, constant_dims = (
+        partition(read_only, groups.carry)[1] for groups in (loop.inputs, loop.dims)
+    )
     return merge(read_only, outputs, constants), merge(read_only, out_dims, constant_dims)
 
 
@@ -171,6 +165,18 @@ def _batched_carry(axis: Any, loop: Loop) -> list[bool]:
 def _predicate_is_batched(axis: Any, loop: Loop, carry_batched: Sequence[bool]) -> bool:
     in_axes = [*loop.dims.cond_consts, *(0 if b else None for b in carry_batched)]
     return _jax.batch_jaxpr(loop.cond_jaxpr, axis, in_axes, [False])[1][0]
+
+
+def _may_share_carry(loop: Loop) -> bool:
+    """Whether lanes that end at different steps may share a part of the carry.
+
+    Sharing writes the loop out with one predicate, and it is a loop over lanes no more. So it is
+    for loops of pure arithmetic that have not been batched before: a write to a Ref is masked by
+    lane when the Ref becomes carry, and a check must know which lanes are done.
+    """
+    has_one_predicate = not loop.cond_jaxpr.out_avals[0].shape
+    has_effects = loop.cond_jaxpr.effects or loop.body_jaxpr.effects
+    return has_one_predicate and not has_effects and not _jax.inside_checkify()
 
 
 def _read_only_carry_as_consts(loop: Loop) -> tuple[Loop, list[bool]]:
