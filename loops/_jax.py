@@ -101,7 +101,7 @@ flatten_tree, pack_trees = flattree.flatten, flattree.pack
 
 
 def cached_weakly(fun: Callable) -> Callable:
-    """Cache a function of one hashable object, which the cache holds weakly."""
+    """Cache a function of an object, held weakly, and of hashable values, in any context."""
     return weakref_lru_cache(fun, trace_context_in_key=False)
 
 
@@ -124,11 +124,40 @@ def open_jaxpr(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
-def replace_equations(jaxpr: Any, eqns: Sequence[JaxprEqn]) -> Any:
-    """The same jaxpr, open or closed, with other equations of the same effects."""
-    if hasattr(jaxpr, "jaxpr"):
-        return jaxpr.replace(jaxpr=jaxpr.jaxpr.replace(eqns=list(eqns)))
-    return jaxpr.replace(eqns=list(eqns))
+def map_equations(fun: Callable[[JaxprEqn], JaxprEqn], jaxpr: Any) -> Any:
+    """Replace each equation of a jaxpr, open or closed, by one of the same effects.
+
+    It is the same object if `fun` changes none.
+    """
+    inner = open_jaxpr(jaxpr)
+    eqns = [fun(eqn) for eqn in inner.eqns]
+    if all(new is old for new, old in zip(eqns, inner.eqns, strict=True)):
+        return jaxpr
+    new_inner = inner.replace(eqns=eqns)
+    return new_inner if inner is jaxpr else jaxpr.replace(jaxpr=new_inner)
+
+
+def map_parameters(fun: Callable[[Any], Any], params: dict[str, Any]) -> dict[str, Any]:
+    """Replace each value among an equation's parameters, those in tuples and lists one by one.
+
+    A tuple or list is the same object if `fun` changes nothing in it.
+    """
+
+    def in_value(value: Any) -> Any:
+        if not isinstance(value, (tuple, list)):
+            return fun(value)
+        new = [in_value(item) for item in value]
+        if all(a is b for a, b in zip(new, value, strict=True)):
+            return value
+        return value._make(new) if hasattr(value, "_make") else type(value)(new)
+
+    return {name: in_value(value) for name, value in params.items()}
+
+
+def with_parameters(eqn: JaxprEqn, params: dict[str, Any]) -> JaxprEqn:
+    """An equation with other parameters; the same object if they are its own."""
+    is_same = all(new is eqn.params[name] for name, new in params.items())
+    return eqn if is_same else eqn.replace(params=params)
 
 
 def is_jaxpr(value: Any) -> bool:
@@ -269,7 +298,8 @@ def permute(jaxpr: Jaxpr, inputs: Sequence[int], outputs: Sequence[int] | None =
     return _batched_alike(_permute(jaxpr, in_order, out_order), jaxpr, in_order, out_order)
 
 
-def _permute_uncached(jaxpr: Jaxpr, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Jaxpr:
+@cached_weakly
+def _permute(jaxpr: Jaxpr, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Jaxpr:
     inner = jaxpr.jaxpr
     names, paths = inner.debug_info.arg_names, inner.debug_info.result_paths
     has_paths = isinstance(paths, (tuple, list)) and len(paths) == len(inner.outvars)
@@ -285,9 +315,7 @@ def _permute_uncached(jaxpr: Jaxpr, inputs: tuple[int, ...], outputs: tuple[int,
     return jaxpr.replace(jaxpr=new)
 
 
-_permute = weakref_lru_cache(_permute_uncached, trace_context_in_key=False)
-
-
+@cached_weakly
 def _with_unused_inputs(jaxpr: Jaxpr, avals: tuple[Aval, ...]) -> Jaxpr:
     inner = jaxpr.jaxpr
     new_variable = core.gensym()
@@ -299,19 +327,16 @@ def _with_unused_inputs(jaxpr: Jaxpr, avals: tuple[Aval, ...]) -> Jaxpr:
     return jaxpr.replace(jaxpr=inner.replace(invars=invars, debug_info=debug))
 
 
-_with_unused_inputs_cached = weakref_lru_cache(_with_unused_inputs, trace_context_in_key=False)
-
-
-variable_maker = core.gensym
-
-
 def with_unused_inputs(jaxpr: Jaxpr, avals: Sequence[Aval]) -> Jaxpr:
     """The same jaxpr with more inputs at the end, which it does not read."""
     if not avals:
         return jaxpr
-    more = _with_unused_inputs_cached(jaxpr, tuple(avals))
+    more = _with_unused_inputs(jaxpr, tuple(avals))
     inputs = [*range(len(jaxpr.in_avals)), *[None] * len(avals)]
     return _batched_alike(more, jaxpr, inputs, range(len(jaxpr.out_avals)))
+
+
+variable_maker = core.gensym
 
 
 def forwarded_inputs(jaxpr: Jaxpr) -> list[int | None]:
@@ -1037,16 +1062,6 @@ def register_jaxprs_of_kernels(interpreter: Any, primitive: Primitive, *params: 
 # ---------------------------------------------------------------- JAX's own loops
 
 
-def map_equations(fun: Callable[[JaxprEqn], JaxprEqn], jaxpr: Jaxpr) -> Jaxpr:
-    """Replace each equation of a jaxpr, open or closed; the same object if `fun` changes none."""
-    inner = getattr(jaxpr, "jaxpr", jaxpr)
-    eqns = [fun(eqn) for eqn in inner.eqns]
-    if all(new is old for new, old in zip(eqns, inner.eqns, strict=True)):
-        return jaxpr
-    new_inner = inner.replace(eqns=eqns)
-    return new_inner if inner is jaxpr else jaxpr.replace(jaxpr=new_inner)
-
-
 # Since JAX 0.12 a scan's parameters have trees of slots in place of numbers.
 _LAX_SCAN_HAS_TREES = "ft_in" in inspect.signature(lax_loops._scan_abstract_eval).parameters
 
@@ -1106,7 +1121,8 @@ class CheckedJaxpr(NamedTuple):
     num_codes: int
 
 
-def _add_checks(jaxpr: Jaxpr, enabled: frozenset) -> CheckedJaxpr:
+@weakref_lru_cache
+def add_checks(jaxpr: Jaxpr, enabled: frozenset) -> CheckedJaxpr:
     new_context: Any = getattr(_checkify, "CheckifyContext", None)
     context = new_context() if _CHECKS_ARE_COUNTED else None
     no_error = jax.tree.structure(_checkify.init_error)
@@ -1116,9 +1132,6 @@ def _add_checks(jaxpr: Jaxpr, enabled: frozenset) -> CheckedJaxpr:
     )
     error_tree, _ = tree.children()
     return CheckedJaxpr(checked, error_tree, 0 if context is None else context.current_code)
-
-
-add_checks = weakref_lru_cache(_add_checks)
 
 
 class Checks:

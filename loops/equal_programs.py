@@ -79,28 +79,16 @@ def first_equal_program(jaxpr: Any) -> Any:
 
 def without_derivative_rules(jaxpr: Any) -> Any:
     """The same jaxpr with calls of custom_jvp and custom_vjp functions as calls of their jaxprs."""
-    old = _jax.open_jaxpr(jaxpr).eqns
-    new = [_without_rule(eqn) for eqn in old]
-    if all(a is b for a, b in zip(old, new, strict=True)):
-        return jaxpr
-    return _jax.replace_equations(jaxpr, new)
+    return _jax.map_equations(_without_rule, jaxpr)
 
 
 def _without_rule(eqn: Any) -> Any:
-    params = {name: _in_parameter(value) for name, value in eqn.params.items()}
+    params = _jax.map_parameters(
+        lambda value: without_derivative_rules(value) if _jax.is_jaxpr(value) else value, eqn.params
+    )
     if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
         return _jax.staged_call_equation(params["call_jaxpr"], eqn.invars, eqn.outvars, eqn)
-    if all(params[name] is value for name, value in eqn.params.items()):
-        return eqn
-    return eqn.replace(params=params)
-
-
-def _in_parameter(value: Any) -> Any:
-    if _jax.is_jaxpr(value):
-        return without_derivative_rules(value)
-    if type(value) in (tuple, list) and any(map(_jax.is_jaxpr, value)):
-        return type(value)(map(_in_parameter, value))
-    return value
+    return _jax.with_parameters(eqn, params)
 
 
 def program_key(jaxpr: Any) -> Hashable:

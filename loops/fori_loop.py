@@ -85,7 +85,9 @@ def _by_scan(bounds: Bounds, body_fun: Any, init_val: Any, unroll: Any, debug: A
     unroll = False if unroll is None else unroll
     init = (bounds.lower, init_val)
     scan_body = fori_scan_body(body_fun)
-    (_, value), _ = scan_named(scan_body, init, None, bounds.length, False, unroll, debug, 1)
+    (_, value), _ = scan_named(
+        scan_body, init, None, bounds.length, False, unroll, debug, num_settled=1
+    )
     return value
 
 

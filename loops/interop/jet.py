@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from loops import _jax
 from loops.interop.when_imported import when_imported
-from loops.primitives.layout import keep, merge, partition
+from loops.primitives.layout import cut, keep, merge, partition
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
 
@@ -95,9 +95,8 @@ def while_jet(
     return _results(jet, expansion, body_jaxpr.out_avals)
 
 
-def _jet_of_body_uncached(
-    jaxpr: Any, jet: Any, order: int, sizes_in: Sizes, sizes_out: Sizes
-) -> Any:
+@_jax.cached_by_jaxpr
+def _jet_of_body(jaxpr: Any, jet: Any, order: int, sizes_in: Sizes, sizes_out: Sizes) -> Any:
     """A loop's body on expansions. The terms of each group of inputs or outputs stand behind it."""
 
     def body(*flat: Any) -> list[Any]:
@@ -105,12 +104,9 @@ def _jet_of_body_uncached(
         outputs = _run(jaxpr, jet, inputs, order)
         return [x for g in _divide(outputs, jaxpr.out_avals, sizes_out) for x in g.flat()]
 
-    groups = _cut(jaxpr.in_avals, sizes_in)
+    groups = cut(jaxpr.in_avals, sizes_in[:-1])
     avals = [aval for group in groups for aval in (*group, *_term_avals(group, order))]
     return _jax.trace_closed(body, avals, _jax.without_names(jaxpr))
-
-
-_jet_of_body = _jax.cached_by_jaxpr(_jet_of_body_uncached)
 
 
 def _run(jaxpr: Any, jet: Any, inputs: Expansion, order: int) -> Expansion:
@@ -161,18 +157,14 @@ def _results(jet: Any, expansion: Expansion, avals: Sequence[Any]) -> tuple[list
     return expansion.values, merge(is_float, zeros, expansion.terms)
 
 
-def _cut(values: Sequence[Any], sizes: Sizes) -> list[list[Any]]:
-    """Groups of the given sizes; the last one takes what is left."""
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
-    return [list(values[a:b]) for a, b in zip([0, *ends], [*ends, len(values)], strict=True)]
-
-
 def _divide(expansion: Expansion, avals: Sequence[Any], sizes: Sizes) -> list[Expansion]:
     """Divide an expansion of values of the given types into groups."""
     terms = iter(expansion.terms)
     return [
         Expansion(values, [next(terms) for mark in _marks(group) if mark])
-        for values, group in zip(_cut(expansion.values, sizes), _cut(avals, sizes), strict=True)
+        for values, group in zip(
+            cut(expansion.values, sizes[:-1]), cut(avals, sizes[:-1]), strict=True
+        )
     ]
 
 
@@ -180,7 +172,7 @@ def _collect(flat: Sequence[Any], avals: Sequence[Any], sizes: Sizes, order: int
     """Put together the groups whose values and terms follow one another in `flat`."""
     rest = iter(flat)
     expansion = Expansion([], [])
-    for group in _cut(avals, sizes):
+    for group in cut(avals, sizes[:-1]):
         expansion.values.extend(next(rest) for _ in group)
         expansion.terms.extend(
             [next(rest) for _ in range(order)] for _ in range(sum(_marks(group)))

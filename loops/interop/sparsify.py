@@ -155,7 +155,8 @@ class SparseJaxpr(NamedTuple):
     forms: list[Form]
 
 
-def _sparse_jaxpr_uncached(
+@_jax.cached_by_jaxpr
+def _sparse_jaxpr(
     jaxpr: Any, sparsify: Callable[..., Any], forms_in: tuple[Form, ...], wanted: tuple[Form, ...]
 ) -> SparseJaxpr:
     """Trace a jaxpr on sparse arrays; the first outputs are made dense where `wanted` is."""
@@ -172,9 +173,6 @@ def _sparse_jaxpr_uncached(
 
     avals = [aval for form in forms_in for aval in form.parts]
     return SparseJaxpr(_jax.trace_closed(run, avals, _jax.without_names(jaxpr)), forms)
-
-
-_sparse_jaxpr = _jax.cached_by_jaxpr(_sparse_jaxpr_uncached)
 
 
 def _join_all(forms: Sequence[Form], parts: Sequence[Any]) -> list[Any]:

@@ -52,12 +52,10 @@ def to_lax(closed_jaxpr: Any) -> Any:
     return _rewrite(closed_jaxpr)
 
 
-def _rewrite_uncached(jaxpr: Any) -> Any:
+# Cached so that a jaxpr that occurs twice stays one object, which JAX's caches know again.
+@_jax.cached_weakly
+def _rewrite(jaxpr: Any) -> Any:
     return _jax.map_equations(_rewrite_equation, jaxpr)
-
-
-# A jaxpr that occurs twice stays one object, which JAX's caches know again.
-_rewrite = _jax.cached_weakly(_rewrite_uncached)
 
 
 def _rewrite_equation(eqn: Any) -> Any:
@@ -70,27 +68,18 @@ def _rewrite_equation(eqn: Any) -> Any:
         )
     if eqn.primitive is while_p:  # JAX's has the same parameters
         return eqn.replace(primitive=jax.lax.while_p, params=params)
-    unchanged = all(new is eqn.params[name] for name, new in params.items())
-    return eqn if unchanged else eqn.replace(params=params)
+    return _jax.with_parameters(eqn, params)
 
 
 def rewrite_parameters(params: dict[str, Any]) -> dict[str, Any]:
     """An equation's parameters with every jaxpr among them rewritten."""
-    return {name: _rewrite_value(value) for name, value in params.items()}
+    return _jax.map_parameters(_rewrite_value, params)
 
 
 def _rewrite_value(value: Any) -> Any:
-    """A parameter with each jaxpr in it rewritten; the same object if none was."""
     if _jax.is_jaxpr(value):
         return _rewrite(value)
-    if _jax.is_high_primitive(value):
-        return _rewrite_high_primitive(value)
-    if isinstance(value, (tuple, list)):
-        new = [_rewrite_value(item) for item in value]
-        if all(a is b for a, b in zip(new, value, strict=True)):
-            return value
-        return value._make(new) if hasattr(value, "_make") else type(value)(new)
-    return value
+    return _rewrite_high_primitive(value) if _jax.is_high_primitive(value) else value
 
 
 def _rewrite_high_primitive(primitive: Any) -> Any:

@@ -51,6 +51,15 @@ def split_while_inputs(values: Sequence[Any], cond_nconsts: int, body_nconsts: i
     return WhileInputs(values[:cond_nconsts], values[cond_nconsts:end], values[end:])
 
 
+def cut(values: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
+    """Cut values into groups of the given sizes, and one more of what is left."""
+    groups, start = [], 0
+    for size in sizes:
+        groups.append(list(values[start : start + size]))
+        start += size
+    return [*groups, list(values[start:])]
+
+
 def partition(marks: Sequence[bool], values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """The values whose mark is False, and those whose mark is True."""
     pairs = list(zip(marks, values, strict=True))

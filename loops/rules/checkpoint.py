@@ -72,16 +72,8 @@ def scan_checkpoint(
         ),
         eqn,
     )
-    return (
-        known_eqn,
-        staged_eqn,
-        split.unknowns_out,
-        [True] * len(eqn.outvars),
-        [
-            *_not_instantiated(inst_in, eqn),
-            *residuals,
-        ],
-    )
+    new_inputs = [*_not_instantiated(inst_in, eqn), *residuals]
+    return known_eqn, staged_eqn, split.unknowns_out, [True] * len(eqn.outvars), new_inputs
 
 
 _jax.checkpoint_rules[scan_p] = scan_checkpoint

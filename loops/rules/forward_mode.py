@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from loops import _jax
 from loops.primitives.layout import (
+    ScanInputs,
     keep,
     split_scan_inputs,
     split_scan_outputs,
@@ -100,19 +101,21 @@ def scan_jvp(
     jvp = jvp_of_scan_body(jaxpr, nonzeros, num_consts, num_carry)
     values = split_scan_inputs(primals, num_consts, num_carry)
     marks = split_scan_inputs(jvp.nonzeros_in, num_consts, num_carry)
-    dots = [
-        tangents_in(mark, dot)
-        for mark, dot in zip(marks, split_scan_inputs(tangents, num_consts, num_carry), strict=True)
-    ]
+    groups = split_scan_inputs(tangents, num_consts, num_carry)
+    dots = ScanInputs(*map(tangents_in, marks, groups))
     outputs = scan_p.bind(
-        *[x for value, dot in zip(values, dots, strict=True) for x in (*value, *dot)],
+        *values.consts,
+        *dots.consts,
+        *values.carry,
+        *dots.carry,
+        *values.xs,
+        *dots.xs,
         jaxpr=jvp.jaxpr,
-        num_consts=num_consts + len(dots[0]),
-        num_carry=num_carry + len(dots[1]),
+        num_consts=num_consts + len(dots.consts),
+        num_carry=num_carry + len(dots.carry),
         **params,
     )
-    num_dots = len(dots[1])
-    carry, ys = split_scan_outputs(outputs, num_carry + num_dots)
+    carry, ys = split_scan_outputs(outputs, num_carry + len(dots.carry))
     num_ys = len(jaxpr.out_avals) - num_carry
     primals_out = [*carry[:num_carry], *ys[:num_ys]]
     computed = [*carry[num_carry:], *ys[num_ys:]]

@@ -9,8 +9,8 @@ from typing import Any
 
 from loops import _jax
 from loops.primitives.layout import (
+    cut,
     split_scan_inputs,
-    split_scan_outputs,
     split_while_inputs,
 )
 from loops.primitives.scan import scan_p
@@ -46,9 +46,9 @@ def while_to_lojax(
 ) -> list[Any]:
     """Run a while loop on the arrays that its inputs are made of."""
     inputs = split_while_inputs(args, cond_nconsts, body_nconsts)
-    carry_avals = split_scan_outputs(body_jaxpr.in_avals, body_nconsts).ys
+    const_avals, carry_avals = cut(body_jaxpr.in_avals, [body_nconsts])
     cond_consts = _flat(_jax.arrays_of(cond_jaxpr.in_avals[:cond_nconsts], inputs.cond_consts))
-    body_consts = _flat(_jax.arrays_of(body_jaxpr.in_avals[:body_nconsts], inputs.body_consts))
+    body_consts = _flat(_jax.arrays_of(const_avals, inputs.body_consts))
     carry = _flat(_jax.arrays_of(carry_avals, inputs.carry))
     low_body = _jax.lower_high_jaxpr(body_jaxpr)
     outputs = while_p.bind(

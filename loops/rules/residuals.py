@@ -73,6 +73,7 @@ class KnownRun(NamedTuple):
     residuals: list[Any]
 
 
+@_jax.cached_by_jaxpr
 def plan_residuals(
     jaxpr: Any, num_consts: int, num_carry: int, num_outputs: int, num_stacked: int = 0
 ) -> ResidualPlan:
@@ -85,12 +86,6 @@ def plan_residuals(
       num_outputs: how many outputs are no residuals.
       num_stacked: how many of the last residuals must be stacked whatever they are.
     """
-    return _plan(jaxpr, num_consts, num_carry, num_outputs, num_stacked)
-
-
-def _plan_uncached(
-    jaxpr: Any, num_consts: int, num_carry: int, num_outputs: int, num_stacked: int
-) -> ResidualPlan:
     jaxpr, held = _jax.inputs_as_consts(jaxpr)
     inner = jaxpr.jaxpr
     first_carry = len(held) + num_consts
@@ -122,9 +117,6 @@ def _plan_uncached(
         read=read,
         sources=sources,
     )
-
-
-_plan = _jax.cached_by_jaxpr(_plan_uncached)
 
 
 def _variables(atoms: Sequence[Any]) -> list[Any]:

@@ -14,6 +14,7 @@ from jax import lax
 
 from loops import _jax
 from loops.primitives.layout import (
+    cut,
     keep,
     merge,
     partition,
@@ -61,7 +62,7 @@ def scan_discharge(
         given = split_scan_inputs(
             flat, len(consts), 1 + len(contents) + len(x_contents) + num_carry
         )
-        step, refs, x_refs, carry = _cut(given.carry, [1, len(contents), len(x_contents)])
+        step, refs, x_refs, carry = cut(given.carry, [1, len(contents), len(x_contents)])
         row = length - step[0] - 1 if reverse else step[0]
         x_rows = [lax.dynamic_index_in_dim(x, row, keepdims=False) for x in x_refs]
         outputs = _jax.call_jaxpr(
@@ -93,7 +94,7 @@ def scan_discharge(
         num_consts=len(consts),
         num_carry=len(state),
     )
-    _, new_contents, new_x_contents, plain = _cut(outputs, [1, len(contents), len(x_contents)])
+    _, new_contents, new_x_contents, plain = cut(outputs, [1, len(contents), len(x_contents)])
     new_values = [
         *merge(is_const_ref, [None] * len(consts), new_contents),
         *[None] * num_carry,
@@ -103,15 +104,6 @@ def scan_discharge(
 
 
 _jax.register_discharge_rule(scan_p, scan_discharge)
-
-
-def _cut(values: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
-    """Cut a list into pieces of the given sizes and the rest."""
-    pieces, start = [], 0
-    for size in sizes:
-        pieces.append(list(values[start : start + size]))
-        start += size
-    return [*pieces, list(values[start:])]
 
 
 def while_discharge(
@@ -157,7 +149,7 @@ def while_discharge(
         predicate, contents = run_cond(contents, inputs.carry)
 
         def step_and_test(_: Any, *state: Any) -> list[Any]:
-            refs, carry = _cut(state, [len(contents)])
+            refs, carry = cut(state, [len(contents)])
             new_carry, new_refs = run_body(refs, carry)
             predicate, new_refs = run_cond(new_refs, new_carry)
             return [predicate, *new_refs, *new_carry]
@@ -167,14 +159,14 @@ def while_discharge(
     else:
 
         def test(*state: Any) -> Any:
-            return run_cond(*_cut(state, [len(contents)]))[0]
+            return run_cond(*cut(state, [len(contents)]))[0]
 
         def step(*state: Any) -> list[Any]:
-            new_carry, new_refs = run_body(*_cut(state, [len(contents)]))
+            new_carry, new_refs = run_body(*cut(state, [len(contents)]))
             return [*new_refs, *new_carry]
 
         final = while_of_functions(test, step, [*contents, *inputs.carry])
-    new_contents, carry = _cut(final, [len(contents)])
+    new_contents, carry = cut(final, [len(contents)])
     marks = [*is_ref.cond_consts, *is_ref.body_consts]
     unmarked = [None] * marks.count(False)
     return [*merge(marks, unmarked, [new_contents[i] for i in slots]), *[None] * num_carry], carry

@@ -171,7 +171,8 @@ class TransposedBody(NamedTuple):
     log_tree: Any
 
 
-def _transpose_body_uncached(
+@_jax.cached_by_jaxpr
+def transpose_body(
     jaxpr: Any,
     consts_how: tuple[Accumulation, ...],
     num_carry: int,
@@ -230,9 +231,6 @@ def _transpose_body_uncached(
 
     jaxpr_transposed = _jax.trace_closed(transposed, in_avals, _jax.without_names(jaxpr))
     return TransposedBody(jaxpr_transposed, log_tree)
-
-
-transpose_body = _jax.cached_by_jaxpr(_transpose_body_uncached)
 
 
 def _accumulators(
