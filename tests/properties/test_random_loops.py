@@ -77,21 +77,13 @@ FORWARD = {"eager": run_eager, "jit": run_jit, "jvp": run_jvp}
 ALL = FORWARD | {"value_and_grad": run_value_and_grad}
 
 
+@pytest.mark.parametrize("kind", ["scan", "fori"])
 @pytest.mark.parametrize("transformation", ALL)
 @few
-@given(program=random_loops("scan"))
-def test_scan(transformation: str, program: RandomLoop):
-    """A random scan has the oracles' values and types."""
-    apply = ALL[transformation]
-    check(program, arguments(program), apply, in_python=apply)
-
-
-@pytest.mark.parametrize("transformation", ALL)
-@few
-@given(program=random_loops("fori"))
-def test_fori_loop(transformation: str, program: RandomLoop):
-    """A random fori_loop with known bounds has the oracles' values and types."""
-    apply = ALL[transformation]
+@given(data=st.data())
+def test_known_number_of_steps(kind: str, transformation: str, data: st.DataObject):
+    """A random scan, or fori_loop with known bounds, has the oracles' values and types."""
+    program, apply = data.draw(random_loops(kind)), ALL[transformation]
     check(program, arguments(program), apply, in_python=apply)
 
 

@@ -44,17 +44,21 @@ def test_what_a_counter_was_is_dropped_where_nobody_asks():
     assert all(line.split("=")[1].count("s32[4]") <= 1 for line in loops_in_text)
 
 
-@pytest.mark.parametrize("axes", [(0, None), (None, 0)])
-def test_two_batches_of_lanes(axes):
+@pytest.mark.parametrize(
+    ("axes", "steps", "x"),
+    [
+        ((0, None), jnp.array([[0, 2], [3, 1]]), jnp.float32(1)),
+        ((None, 0), jnp.array(2), jnp.ones((2, 2))),
+    ],
+    ids=["steps", "values"],
+)
+def test_two_batches_of_lanes(axes, steps, x):
     """A loop batched twice ends each lane of both batches at its own step."""
-    steps = jnp.array([[0, 2], [3, 1]])
-    count, x = jax.vmap(jax.vmap(doubled, axes), (0, None) if axes[0] == 0 else (None, 0))(
-        *((steps, jnp.float32(1)) if axes[0] == 0 else (2, jnp.ones((2, 2))))
-    )
+    count, doubled_x = jax.vmap(jax.vmap(doubled, axes), axes)(steps, x)
 
-    expected = steps if axes[0] == 0 else jnp.full((2, 2), 2)
+    expected = jnp.broadcast_to(steps, (2, 2))
     assert expected.tolist() == jnp.broadcast_to(count, (2, 2)).tolist()
-    assert jnp.exp2(expected.astype(float)).tolist() == x.tolist()
+    assert jnp.exp2(expected.astype(float)).tolist() == doubled_x.tolist()
 
 
 def test_read_only_carry_is_not_batched_though_the_condition_reads_it():

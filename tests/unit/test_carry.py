@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.core import AbstractValue
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
@@ -19,32 +18,12 @@ from checks import (
     CarryStructureError,
     CarryTypeError,
     _check_carry_type,
-    explain_fori,
 )
+from tests.helpers.carries import Poly, check, refusal
 
 
 class Pair(collections.namedtuple("Pair", "mean count")):
     """A named tuple, whose fields name paths."""
-
-
-@jax.tree_util.register_pytree_node_class
-class Poly:
-    """A value with a static degree, whose constructor refuses anything but arrays."""
-
-    def __init__(self, value: Any, degree: Any):
-        if not hasattr(value, "dtype"):
-            message = "a Poly holds an array"
-            raise TypeError(message)
-        self.value, self.degree = value, degree
-
-    def tree_flatten(self):
-        """The value is the child, the degree metadata."""
-        return (self.value,), self.degree
-
-    @classmethod
-    def tree_unflatten(cls, degree, children):
-        """The constructor, called with what `tree_flatten` gave."""
-        return cls(children[0], degree)
 
 
 @functools.partial(
@@ -57,24 +36,6 @@ class Layer:
     weights: Any
     rate: float
     name: str
-
-
-def avals_of(tree):
-    """The treedef of a pytree and the avals of its leaves."""
-    leaves, treedef = jax.tree.flatten(tree)
-    return treedef, [x if isinstance(x, AbstractValue) else jax.typeof(x) for x in leaves]
-
-
-def check(carry, output, *, body=lambda c, x: (c, x), name="scan body"):
-    """Checks a carry against an output given by value."""
-    _check_carry_type(name, body, carry, *avals_of(output))
-
-
-def refusal(carry, output, **options) -> CarryTypeError:
-    """The error that a carry and an output get."""
-    with pytest.raises(CarryTypeError) as caught:
-        check(carry, output, **options)
-    return caught.value
 
 
 KEY = jax.random.key(0)
@@ -464,70 +425,3 @@ def test_errors_survive_copies(clone, output):
     assert twin.name == error.name
     # As text: JAX 0.12 unpickles an aval to one that is not equal to it.
     assert repr(twin.mismatches) == repr(error.mismatches)
-
-
-def fori_error(value, output, *, slot=1) -> CarryTypeError:
-    """The error of a fori_loop's wrapper whose carry has `value` in a slot."""
-    before = (0,) * slot
-    return refusal((*before, value), (*before, output), body=lambda loop_carry: loop_carry)
-
-
-def my_step(i, val):
-    """A body for fori_loop."""
-    return val
-
-
-class Stepper:
-    """A body that is an object."""
-
-    def __call__(self, i, state):
-        """The body."""
-        return state
-
-    def method(self, i, state):
-        """A body that is a method."""
-        return state
-
-
-@pytest.mark.parametrize("slot", [1, 2])
-def test_fori_note_names_the_users_argument(slot):
-    """The note maps a component of loop_carry to the second parameter of the user's body."""
-    error = fori_error({"x": jnp.zeros(1)}, {"x": jnp.zeros(2)}, slot=slot)
-    explain_fori(error, my_step, slot)
-    line = my_step.__code__.co_firstlineno
-    (note,) = error.__notes__
-    assert note == (
-        f"for fori_loop: loop_carry[{slot}]['x'] is val['x'], the second argument of body "
-        f"`my_step` (test_carry.py:{line})"
-    )
-
-
-@pytest.mark.parametrize(
-    ("body", "argument", "name"),
-    [
-        (functools.partial(my_step, 0), "the second argument", "`my_step` (test_carry.py:"),
-        (functools.partial(lambda k, i, s: s, 0), "s, the second", "`<lambda>` (test_carry.py:"),
-        (Stepper(), "state, the second", "`Stepper` (test_carry.py:"),
-        (Stepper().method, "state, the second", "`method` (test_carry.py:"),
-        (jax.jit(my_step), "val, the second", "`my_step` (test_carry.py:"),
-        (lambda *both: both[1], "both[1], the second", "`<lambda>` (test_carry.py:"),
-        (lambda i, *rest: rest, "rest[0], the second", "`<lambda>` (test_carry.py:"),
-        (lambda i: i, "the second argument", "`<lambda>` (test_carry.py:"),
-        (max, "the second argument", "`max`"),
-        (jnp.maximum, "args[1], the second", "`maximum`"),
-    ],
-)
-def test_fori_note_takes_any_callable(body, argument, name):
-    """Partial functions, objects, methods, jitted functions and builtins get a note too."""
-    error = fori_error(jnp.zeros(1), jnp.zeros(2))
-    explain_fori(error, body, 1)
-    (note,) = error.__notes__
-    assert note.startswith(f"for fori_loop: loop_carry[1] is {argument}")
-    assert f"of body {name}" in note
-
-
-def test_fori_note_is_left_out_where_it_has_nothing_to_say():
-    """A mismatch outside the user's slot gets no note."""
-    error = fori_error(jnp.zeros(1), jnp.zeros(2), slot=1)
-    explain_fori(error, my_step, 2)
-    assert not hasattr(error, "__notes__")
