@@ -9,6 +9,9 @@ from loops.fori_loop import fori_loop
 from loops.interop.replace_lax import replace_lax
 from loops.interop.to_lax import to_lax
 from loops.map import map
+from loops.primitives import (
+    checkpointed_lowering as _checkpointed_lowering,  # noqa: F401  (registers it)
+)
 from loops.primitives import scan_lowering as _scan_lowering  # noqa: F401  (registers it)
 from loops.primitives import while_lowering as _while_lowering  # noqa: F401  (registers it)
 from loops.primitives.scan import scan_p

@@ -7,6 +7,7 @@ registration, then while's.
 from loops.rules import (
     batching,
     checkpoint,
+    checkpointed,
     dead_code,
     forward_mode,
     hijax,
@@ -20,6 +21,7 @@ from loops.rules import (
 __all__ = [
     "batching",
     "checkpoint",
+    "checkpointed",
     "dead_code",
     "forward_mode",
     "hijax",

@@ -58,7 +58,7 @@ def scan_batch(
     new_axes = [0 if b else None for b in carry_batched]
     outputs = scan_p.bind(
         *consts,
-        *_move_axes(axis, carry, carry_dims, new_axes),
+        *move_axes(axis, carry, carry_dims, new_axes),
         *xs,
         jaxpr=batched,
         num_consts=num_consts,
@@ -93,7 +93,7 @@ def _batch_axis_after_rows(xs: Sequence[Any], dims: Dims) -> tuple[list[Any], li
     return moved, row_axes
 
 
-def _move_axes(axis: Any, values: Sequence[Any], old: Dims, new: Dims) -> list[Any]:
+def move_axes(axis: Any, values: Sequence[Any], old: Dims, new: Dims) -> list[Any]:
     """Values with their batch axis moved, or with a new one."""
 
     def move(x: Any, before: int | None, after: int | None) -> Any:
@@ -226,7 +226,7 @@ def _bind_batched(
     outputs = while_p.bind(
         *loop.inputs.cond_consts,
         *loop.inputs.body_consts,
-        *_move_axes(axis, loop.inputs.carry, loop.dims.carry, carry_axes),
+        *move_axes(axis, loop.inputs.carry, loop.dims.carry, carry_axes),
         cond_jaxpr=cond_jaxpr,
         cond_nconsts=len(loop.inputs.cond_consts),
         body_jaxpr=body_jaxpr,
@@ -279,7 +279,7 @@ def _bind_with_shared_carry(
         shared = for_each_lane(partition(carry_batched, stepped)[0])
         return [*new_carry, *(select_lanes(running, *each) for each in zip(shared, last))]
 
-    init = _move_axes(axis, loop.inputs.carry, loop.dims.carry, carry_axes)
+    init = move_axes(axis, loop.inputs.carry, loop.dims.carry, carry_axes)
     last = for_each_lane(partition(carry_batched, init)[0])
     outputs = while_of_functions(any_runs, step, [*init, *last])
     own = partition(carry_batched, outputs[:num_carry])[1]

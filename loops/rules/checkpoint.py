@@ -72,7 +72,7 @@ def scan_checkpoint(
         ),
         eqn,
     )
-    new_inputs = [*_not_instantiated(inst_in, eqn), *residuals]
+    new_inputs = [*not_instantiated(inst_in, eqn), *residuals]
     return known_eqn, staged_eqn, split.unknowns_out, [True] * len(eqn.outvars), new_inputs
 
 
@@ -91,7 +91,7 @@ def _known_function_jaxpr(plan: Any, known: ScanInputs, params: dict, num_output
     return _jax.trace_closed(known_half, avals, _jax.without_names(plan.loop_jaxpr))
 
 
-def _not_instantiated(inst_in: Sequence[bool], eqn: Any) -> list[Any]:
+def not_instantiated(inst_in: Sequence[bool], eqn: Any) -> list[Any]:
     """The inputs that the staged equation needs from the known side."""
     return [
         v
@@ -139,7 +139,7 @@ def while_checkpoint(
 ) -> tuple[Any, Any, list[bool], list[bool], list[Any]]:
     """Split a while loop's equation: the known carry now, and the whole loop again later."""
     del policy  # nothing can be saved of a number of steps that is not known in advance
-    new_inputs = _not_instantiated(inst_in, eqn)
+    new_inputs = not_instantiated(inst_in, eqn)
     known = known_while(unknowns_in, **eqn.params)
     all_outputs = [True] * len(eqn.outvars)
     if known is None:

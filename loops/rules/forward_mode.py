@@ -67,12 +67,12 @@ def jvp_of_scan_body(
 
     carry_nonzero, (jvp, nonzeros_out) = grow_to_fixpoint(given.carry, transform)
     nonzeros_in = [*given.consts, *carry_nonzero, *given.xs]
-    inputs = _beside_tangents(nonzeros_in, [num_consts, num_consts + num_carry])
-    outputs = _beside_tangents(nonzeros_out, [num_carry])
+    inputs = beside_tangents(nonzeros_in, [num_consts, num_consts + num_carry])
+    outputs = beside_tangents(nonzeros_out, [num_carry])
     return JvpOfScan(_jax.permute(jvp, inputs, outputs), nonzeros_in, list(nonzeros_out))
 
 
-def _beside_tangents(nonzeros: Sequence[bool], ends: Sequence[int]) -> list[int]:
+def beside_tangents(nonzeros: Sequence[bool], ends: Sequence[int]) -> list[int]:
     """Positions that put each group's tangents right after the group.
 
     The values stand first, in groups that end at `ends`, and the tangents of the nonzero ones after
@@ -148,7 +148,7 @@ def jvp_of_while(
         return _jax.jvp_jaxpr(body_jaxpr, [*given.body_consts, *carry_nonzero], carry_nonzero)
 
     carry_nonzero, jvp = grow_to_fixpoint(given.carry, transform)
-    order = _beside_tangents([*given.body_consts, *carry_nonzero], [body_nconsts])
+    order = beside_tangents([*given.body_consts, *carry_nonzero], [body_nconsts])
     tangent_avals = [a.to_tangent_aval() for a in keep(carry_nonzero, body_jaxpr.out_avals)]
     cond_jaxpr = _jax.with_unused_inputs(cond_jaxpr, tangent_avals)
     return JvpOfWhile(cond_jaxpr, _jax.permute(jvp, order), given.body_consts, carry_nonzero)
