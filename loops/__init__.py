@@ -5,6 +5,7 @@ from pathlib import Path as _Path
 from loops import _jax as _door
 from loops import interop as _interop  # noqa: F401  (importing it registers more rules)
 from loops import rules as _rules  # noqa: F401  (importing it registers the rules)
+from loops.checkpointed import MaxStepsWarning
 from loops.fori_loop import fori_loop
 from loops.interop.replace_lax import replace_lax
 from loops.interop.to_lax import to_lax
@@ -14,6 +15,7 @@ from loops.primitives import (
 )
 from loops.primitives import scan_lowering as _scan_lowering  # noqa: F401  (registers it)
 from loops.primitives import while_lowering as _while_lowering  # noqa: F401  (registers it)
+from loops.primitives.checkpointed_loop import checkpointed_loop_p
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
 from loops.scan import scan
@@ -22,6 +24,8 @@ from loops.while_loop import while_loop
 _door.register_package(str(_Path(__file__).parent))
 
 __all__ = [
+    "MaxStepsWarning",
+    "checkpointed_loop_p",
     "fori_loop",
     "map",
     "replace_lax",

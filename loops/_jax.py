@@ -45,6 +45,9 @@ from jax._src import callback as _callback
 # Private: which rule a primitive has under checkify is a registry without a public name.
 from jax._src import checkify as _checkify
 
+# Private: the effects of `jax.debug`, of which only the functions are public.
+from jax._src import debugging as _debugging
+
 # Private: which effects a loop may have is a registry without a public name.
 from jax._src import effects as jax_effects
 
@@ -791,6 +794,34 @@ def callback_effects(effects: Any) -> list[Any]:
     """The effects of `io_callback`, which changes the world outside and must run exactly once."""
     kinds = (_callback._IOEffect, _callback._OrderedIOEffect)
     return [e for e in effects if e in kinds]
+
+
+def is_debugging(effect: Any) -> bool:
+    """Whether an effect is that of `jax.debug`: it may be dropped, repeated and reordered."""
+    return isinstance(effect, (_debugging.DebugEffect, _debugging.OrderedDebugEffect))
+
+
+def without_debugging(jaxpr: Any) -> Any:
+    """A jaxpr, open or closed, without the callbacks of `jax.debug` in it, also deep inside."""
+    if not any(map(is_debugging, jaxpr.effects)):
+        return jaxpr
+    inner = open_jaxpr(jaxpr)
+
+    def strip(eqn: JaxprEqn) -> JaxprEqn:
+        params = map_parameters(
+            lambda value: without_debugging(value) if is_jaxpr(value) else value, eqn.params
+        )
+        return eqn.replace(params=params, effects=_without_debug_effects(eqn.effects))
+
+    eqns = [
+        strip(eqn) for eqn in inner.eqns if eqn.outvars or not all(map(is_debugging, eqn.effects))
+    ]
+    new_inner = inner.replace(eqns=eqns, effects=_without_debug_effects(inner.effects))
+    return new_inner if inner is jaxpr else jaxpr.replace(jaxpr=new_inner)
+
+
+def _without_debug_effects(effects: Any) -> set[Any]:
+    return {effect for effect in effects if not is_debugging(effect)}
 
 
 Effect = jax_effects.Effect

@@ -137,3 +137,22 @@ def _converted(bound: Bound, dtype: np.dtype) -> Any:
     if _jax.is_symbolic_dimension(bound.value):
         return jnp.asarray(_jax.symbolic_value(bound.value), dtype)
     return jax.lax.convert_element_type(bound.value, dtype)
+
+
+def steps_between(bounds: Bounds) -> Any:
+    """The number of steps between two traced bounds, as an unsigned integer of 32 bits or more.
+
+    Raises:
+      TypeError: the bounds are floats, of which no number of steps can be made.
+    """
+    dtype = jnp.result_type(bounds.lower)
+    if not jnp.issubdtype(dtype, np.integer):
+        raise _not_an_integer("lower", dtype.name)
+    unsigned = np.dtype(f"uint{max(dtype.itemsize * 8, 32)}")
+    # The difference of two signed integers may not fit their type; modulo 2**bits it is right.
+    difference = jax.lax.sub(
+        jax.lax.convert_element_type(bounds.upper, unsigned),
+        jax.lax.convert_element_type(bounds.lower, unsigned),
+    )
+    is_empty = jnp.asarray(bounds.upper) <= jnp.asarray(bounds.lower)
+    return jnp.where(is_empty, jnp.zeros_like(difference), difference)

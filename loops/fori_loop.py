@@ -5,6 +5,9 @@ Bounds whose values are known while tracing, or that are symbolic dimensions of 
 
     scan   carry (index, value)
     while  carry (index, upper, value), as long as index < upper
+
+With `checkpoints` or `max_steps` a traced bound gives a `checkpointed_loop` with carry (index,
+value), which can be differentiated in reverse too.
 """
 
 from __future__ import annotations
@@ -12,9 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+from jax import lax
+
 from checks import CarryTypeError, explain_fori
 from loops import _jax
-from loops.bounds import Bounds, check_bounds
+from loops.bounds import Bounds, check_bounds, steps_between
+from loops.checkpointed import (
+    UNBOUNDED,
+    EarlyEnd,
+    StepBound,
+    ask_whether_cut_off,
+    check_count,
+    slots_for,
+)
+from loops.primitives.checkpointed_loop import MAX_STEPS
 from loops.scan import scan_named
 from loops.while_loop import while_loop_named
 from loops.wrappers import fori_scan_body, fori_while_body, fori_while_cond
@@ -30,6 +45,8 @@ def fori_loop(
     init_val: Carry,
     *,
     unroll: int | bool | None = None,
+    max_steps: int | None = None,
+    checkpoints: int | None = None,
 ) -> Carry:
     """Run `body_fun` for each integer from `lower` up to, but not including, `upper`.
 
@@ -43,7 +60,8 @@ def fori_loop(
 
     Where both bounds are known while tracing, or are symbolic dimensions of `jax.export`, the loop
     becomes a `scan`, and reverse-mode differentiation works; where one is traced it becomes a
-    `while`, and reverse mode does not. Either way the index has the integer type of the bounds.
+    `while`, and reverse mode works if `checkpoints` or `max_steps` is given. Either way the index
+    has the integer type of the bounds.
 
     Args:
       lower: the first index, an integer scalar.
@@ -54,6 +72,11 @@ def fori_loop(
       init_val: the initial carry, any pytree; see `scan` for the contract.
       unroll: how many steps one turn of the compiled loop runs; True or 0 for all of them. Only for
         bounds known while tracing.
+      max_steps: stop after this many steps. If there should have been more, the result is right as
+        far as the loop ran, and a `MaxStepsWarning` says so; see `while_loop`. With traced bounds
+        it also chooses the number of checkpoints.
+      checkpoints: keep at most this many carries for reverse-mode differentiation, and compute the
+        others again. With traced bounds such a loop runs at most 2**31 - 1 steps.
 
     Returns:
       The carry after the last step.
@@ -62,7 +85,7 @@ def fori_loop(
       checks.CarryTypeError: the carry that comes out of `body_fun` differs in type.
       TypeError: a bound is no integer scalar, or the two have different integer types.
       OverflowError: an index does not fit the integer type.
-      ValueError: `unroll` with a traced bound.
+      ValueError: `unroll` with a traced bound; `max_steps` or `checkpoints` is not positive.
 
     Example:
       >>> print(fori_loop(0, 5, lambda i, total: total + i, 0))
@@ -70,35 +93,69 @@ def fori_loop(
     """
     if not callable(body_fun):
         raise TypeError(f"lax.fori_loop: body_fun must be callable, got {type(body_fun).__name__}.")
+    bound = StepBound(
+        check_count("fori_loop", "max_steps", max_steps),
+        check_count("fori_loop", "checkpoints", checkpoints),
+    )
     bounds = check_bounds(lower, upper)
     debug = _jax.debug_info("fori_loop", body_fun, 0, init_val)
-    road = _by_while if bounds.length is None else _by_scan
+    traced_road = _by_while if bound == UNBOUNDED else _by_count
+    road = traced_road if bounds.length is None else _by_scan
     try:
-        return road(bounds, body_fun, init_val, unroll, debug)
+        return road(bounds, body_fun, init_val, unroll, debug, bound)
     except CarryTypeError as error:
-        explain_fori(error, body_fun, slot=1 if road is _by_scan else 2)
+        explain_fori(error, body_fun, slot=2 if road is _by_while else 1)
         raise
 
 
-def _by_scan(bounds: Bounds, body_fun: Any, init_val: Any, unroll: Any, debug: Any) -> Any:
+def _by_scan(
+    bounds: Bounds, body_fun: Any, init_val: Any, unroll: Any, debug: Any, bound: StepBound
+) -> Any:
     """Run a known number of steps with the index as the first part of the carry."""
     unroll = False if unroll is None else unroll
+    length = bounds.length
+    if bound.max_steps is not None and isinstance(length, int) and length > bound.max_steps:
+        length = bound.max_steps
+        ask_whether_cut_off("fori_loop", length, lambda: True)
     init = (bounds.lower, init_val)
-    scan_body = fori_scan_body(body_fun)
+    early = EarlyEnd(bound.checkpoints)
     (_, value), _ = scan_named(
-        scan_body, init, None, bounds.length, False, unroll, debug, num_settled=1
+        fori_scan_body(body_fun), init, None, length, False, unroll, debug, 1, early
     )
     return value
 
 
-def _by_while(bounds: Bounds, body_fun: Any, init_val: Any, unroll: Any, debug: Any) -> Any:
+def _by_count(
+    bounds: Bounds, body_fun: Any, init_val: Any, unroll: Any, debug: Any, bound: StepBound
+) -> Any:
+    """Run a number of steps that is known when the loop begins, and that bounds its way back."""
+    _refuse_unroll(unroll)
+    wanted = steps_between(bounds)
+    most_steps = bound.max_steps or MAX_STEPS
+    limit = lax.convert_element_type(lax.min(wanted, wanted.dtype.type(most_steps)), np.int32)
+    early = EarlyEnd(slots_for(bound.checkpoints, most_steps), limit=limit)
+    (_, value), _ = scan_named(
+        fori_scan_body(body_fun), (bounds.lower, init_val), None, None, False, 1, debug, 1, early
+    )
+    if bound.max_steps is not None:
+        ask_whether_cut_off("fori_loop", most_steps, lambda: wanted > wanted.dtype.type(most_steps))
+    return value
+
+
+def _by_while(
+    bounds: Bounds, body_fun: Any, init_val: Any, unroll: Any, debug: Any, _: StepBound
+) -> Any:
     """Run until the index reaches a bound that is known only while running."""
-    if unroll is not None and unroll is not False and unroll != 1:
-        raise ValueError(
-            "Can only use `unroll` in `fori_loop` if the loop bounds are statically known."
-        )
+    _refuse_unroll(unroll)
     init = (bounds.lower, bounds.upper, init_val)
     while_body = fori_while_body(body_fun)
     debug = _jax.with_unnamed_argument(debug, 1)
     _, _, value = while_loop_named(fori_while_cond, while_body, init, debug, debug)
     return value
+
+
+def _refuse_unroll(unroll: Any) -> None:
+    if unroll is not None and unroll is not False and unroll != 1:
+        raise ValueError(
+            "Can only use `unroll` in `fori_loop` if the loop bounds are statically known."
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,16 @@ from loops.body import (
     refuse_forbidden_effects,
     trace_scan_body,
     trace_to_fixpoint,
+)
+from loops.checkpointed import (
+    NO_EARLY_END,
+    EarlyEnd,
+    FlatLoop,
+    bind_checkpointed,
+    check_count,
+    refuse_effects,
+    slots_for,
+    trace_until,
 )
 from loops.learning import unfinished_loop
 from loops.lengths import infer_length
@@ -40,6 +50,9 @@ def scan(
     reverse: bool = False,
     unroll: int | bool = 1,
     _split_transpose: bool = False,
+    *,
+    checkpoints: int | None = None,
+    until: Callable[[Carry], Any] | None = None,
 ) -> tuple[Carry, Y]:
     """Run `f` over the leading axis of `xs`, carrying state along and stacking what it returns.
 
@@ -66,6 +79,12 @@ def scan(
       reverse: run from the last row to the first. The ys keep the order of the xs.
       unroll: how many steps one turn of the compiled loop runs; True or 0 for all of them.
       _split_transpose: accepted so that calls written for `jax.lax` run; it changes nothing.
+      checkpoints: keep at most this many carries for reverse-mode differentiation, and compute the
+        others again; None keeps what each step needs of itself, as JAX does. With the square root
+        of twice the number of steps, no step is computed more than once again.
+      until: `carry -> bool`, asked before each step. Once it says True the loop ends: the carry
+        stays as it is, and the ys of the steps not run are zeros. The gradient follows the steps
+        that ran. Without `checkpoints` it keeps as many carries as the longest loop would need.
 
     Returns:
       The final carry, and the ys with a new leading axis of size `length`.
@@ -73,20 +92,30 @@ def scan(
     Raises:
       checks.CarryTypeError: the carry that comes out of `f` differs in type from the one going in.
       checks.CarryStructureError: it differs in pytree structure.
-      TypeError: `f` is not callable or returns no pair, or `length` or `unroll` is no integer.
-      ValueError: the leading axes of `xs` disagree, or nothing says how many steps to run.
+      TypeError: `f` is not callable or returns no pair, `length` or `unroll` is no integer, or
+        `until` returns no boolean scalar.
+      ValueError: the leading axes of `xs` disagree, nothing says how many steps to run, or
+        `checkpoints` is not positive.
+      NotImplementedError: with `checkpoints` or `until`, the body has effects other than those of
+        `jax.debug`, or the length is symbolic.
 
     Example:
       >>> import jax.numpy as jnp
       >>> total, partial_sums = scan(lambda c, x: (c + x, c + x), 0, jnp.arange(1, 5))
       >>> print(total, partial_sums)
       10 [ 1  3  6 10]
+      >>> doubled, before = scan(lambda c, _: (2 * c, c), 1, length=6, until=lambda c: c > 10)
+      >>> print(doubled, before)
+      16 [1 2 4 8 0 0]
     """
     del _split_transpose
     if not callable(f):
         raise TypeError(f"lax.scan: f must be callable, got {type(f).__name__}.")
+    if until is not None and not callable(until):
+        raise TypeError(f"scan: until must be callable, got {type(until).__name__}.")
+    early = EarlyEnd(check_count("scan", "checkpoints", checkpoints), until)
     debug = _jax.debug_info("scan", f, init, xs)
-    return scan_named(f, init, xs, length, operator.truth(reverse), unroll, debug)
+    return scan_named(f, init, xs, length, operator.truth(reverse), unroll, debug, early=early)
 
 
 def scan_named(
@@ -98,6 +127,7 @@ def scan_named(
     unroll: Any,
     debug: Any,
     num_settled: int = 0,
+    early: EarlyEnd = NO_EARLY_END,
 ) -> Any:
     """`scan` with the names that error messages give to the body.
 
@@ -107,10 +137,11 @@ def scan_named(
     args = [*carry, *xs_flat]
     xs_avals = xs_flat.map(jax.typeof)
     _jax.check_ref_arguments(debug, args)
-    length = infer_length(xs, list(xs_avals), length)
+    if early.limit is None:
+        length = infer_length(xs, list(xs_avals), length)
     unroll = steps_per_turn(unroll, length)
-    if _jax.disable_jit() and length != 0:
-        return scan_step_by_step(f, carry, xs_flat, length, reverse)
+    if _jax.disable_jit() and length != 0 and early.limit is None:
+        return scan_step_by_step(f, carry, xs_flat, length, reverse, early.until)
 
     x_avals = xs_avals.map(lambda aval: _jax.mapped_leading_aval(length, aval))
 
@@ -126,10 +157,54 @@ def scan_named(
         ys_avals = split_scan_outputs(body.jaxpr.out_avals, len(carry)).ys
         stacked = [_jax.unmapped_leading_aval(length, aval) for aval in ys_avals]
         outputs = unfinished_loop([*settled.carry_avals, *stacked])
-    else:
+    elif early == NO_EARLY_END or (isinstance(length, int) and length == 0):
         outputs = bind_scan(body, list(settled.init), list(xs_flat), length, reverse, unroll)
+    else:
+        steps = ScanSteps(length, reverse, unroll)
+        outputs = _bind_checkpointed_scan(body, settled.init, list(xs_flat), steps, early)
     carry_out, ys = split_scan_outputs(outputs, len(carry))
     return body.carry_tree.unflatten(carry_out), body.ys_tree.unflatten(ys)
+
+
+class ScanSteps(NamedTuple):
+    """How a scan goes through its rows."""
+
+    length: Any
+    reverse: bool
+    unroll: int
+
+
+def _bind_checkpointed_scan(
+    body: TracedBody, init: Any, xs: list[Any], steps: ScanSteps, early: EarlyEnd
+) -> list[Any]:
+    """Bind a scan that keeps few carries or may end early."""
+    if early.limit is None and not isinstance(steps.length, int):
+        raise NotImplementedError(
+            "scan: `checkpoints` and `until` need a length that is known while tracing, not the "
+            f"symbolic {steps.length}."
+        )
+    refuse_effects("scan", body.jaxpr)
+    goes_on = None
+    if early.until is not None:
+        goes_on = trace_until(early.until, init.update(map(jax.typeof, init)))
+        refuse_effects("scan", goes_on.jaxpr)
+    carry, ys = bind_checkpointed(
+        FlatLoop(
+            goes_on and goes_on.jaxpr,
+            goes_on.consts if goes_on else [],
+            body.jaxpr,
+            body.consts,
+            list(init),
+            xs,
+        ),
+        jnp.int32(steps.length) if early.limit is None else early.limit,
+        slots=early.checkpoints
+        if early.limit is not None
+        else slots_for(early.checkpoints, steps.length),
+        is_counted=goes_on is None and early.limit is None,
+        **steps._asdict(),
+    )
+    return [*carry, *ys]
 
 
 def steps_per_turn(unroll: Any, length: Any) -> int:

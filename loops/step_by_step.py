@@ -18,10 +18,21 @@ from jax.tree_util import tree_map
 from checks import _check_carry_type
 from loops import _jax
 from loops.body import BodyOut, trace_to_fixpoint
+from loops.checkpointed import ask_whether_cut_off
 
 
-def scan_step_by_step(f: Callable[..., Any], init: Any, xs: Any, length: int, reverse: bool) -> Any:
-    """Run a scan of at least one step in Python; `init` and `xs` are flat trees."""
+def scan_step_by_step(
+    f: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    length: int,
+    reverse: bool,
+    until: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Run a scan of at least one step in Python; `init` and `xs` are flat trees.
+
+    The first step is run even if `until` ends the loop before it: how else would the ys be known?
+    """
 
     def step(carry: Any, position: int) -> tuple[tuple[Any, Any], BodyOut]:
         x = xs.map(lambda x: lax.index_in_dim(x, position, keepdims=False))
@@ -34,8 +45,13 @@ def scan_step_by_step(f: Callable[..., Any], init: Any, xs: Any, length: int, re
     init = init.map(jnp.asarray)
     settled = trace_to_fixpoint("scan body", f, init, lambda carry, *_: step(carry, first))
     init, (carry, y) = settled.init, settled.traced
+    if until is not None and until(init.unflatten()):
+        return init.unflatten(), tree_map(lambda y: _stack(*[jnp.zeros_like(y)] * length), y)
     all_ys = [y]
     for position in later:
+        if until is not None and until(carry.unflatten()):
+            all_ys += [tree_map(jnp.zeros_like, y)] * (length - len(all_ys))
+            break
         (carry, y), out = step(carry, position)
         _check_carry_type("scan body", f, init.unflatten(), out.tree, out.avals)
         all_ys.append(y)
@@ -45,7 +61,10 @@ def scan_step_by_step(f: Callable[..., Any], init: Any, xs: Any, length: int, re
 
 
 def while_step_by_step(
-    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any
+    cond_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], Any],
+    init: Any,
+    max_steps: int | None = None,
 ) -> Any:
     """Run a while loop in Python; `init` is a flat tree.
 
@@ -62,7 +81,12 @@ def while_step_by_step(
         return carry.unflatten()
     settled = trace_to_fixpoint(name, body_fun, init, step)
     init, (carry, _) = settled.init, settled.traced
+    steps = 1
     while cond_fun(carry.unflatten()):
+        if steps == max_steps:
+            ask_whether_cut_off("while_loop", max_steps, lambda: True)
+            break
+        steps += 1
         (carry, _), out = step(carry)
         _check_carry_type(name, body_fun, init.unflatten(), out.tree, out.avals)
     return carry.unflatten()

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.tree_util import treedef_is_leaf
 
 from loops import _jax
 from loops.body import BodyOut, refuse_forbidden_effects, trace_to_fixpoint
+from loops.checkpointed import (
+    UNBOUNDED,
+    FlatLoop,
+    StepBound,
+    ask_whether_cut_off,
+    bind_checkpointed,
+    check_count,
+    check_predicate,
+    refuse_effects,
+    slots_for,
+)
 from loops.learning import tracing_a_body, unfinished_loop
+from loops.primitives.checkpointed_loop import MAX_STEPS
 from loops.primitives.layout import merge, partition
 from loops.primitives.while_loop import while_p
 from loops.shortcuts import while_shortcuts
@@ -25,7 +36,12 @@ Carry = TypeVar("Carry")
 
 @_jax.api_boundary
 def while_loop(
-    cond_fun: Callable[[Carry], Any], body_fun: Callable[[Carry], Carry], init_val: Carry
+    cond_fun: Callable[[Carry], Any],
+    body_fun: Callable[[Carry], Carry],
+    init_val: Carry,
+    *,
+    max_steps: int | None = None,
+    checkpoints: int | None = None,
 ) -> Carry:
     """Run `body_fun` as long as `cond_fun` says so.
 
@@ -43,13 +59,21 @@ def while_loop(
     init that varies over fewer axes of `jax.shard_map` than what the body returns for it, or, where
     the body changes it, than the predicate.
 
-    Forward-mode differentiation works. Reverse mode does not, because the number of steps is not
-    known in advance: use `scan`, or `fori_loop` with static bounds.
+    Forward-mode differentiation works. Reverse mode needs to know how many carries it may keep:
+    give `checkpoints` or `max_steps`. Then derivatives of any order and mode work, and their cost
+    follows the steps taken.
 
     Args:
       cond_fun: `carry -> bool`, a boolean scalar.
       body_fun: `carry -> carry`.
       init_val: the initial carry, any pytree.
+      max_steps: stop after this many steps. If the condition still holds then, the result is right
+        as far as the loop ran, and a `MaxStepsWarning` says so: at the call, or, where only the
+        running program knows, from it. A warnings filter that ignores it keeps the question out of
+        programs that are traced under it. Without `checkpoints` it chooses their number, so that
+        no step is computed more than once again if the loop runs that long.
+      checkpoints: keep at most this many carries for reverse-mode differentiation, however many
+        steps there are, and compute the others again.
 
     Returns:
       The carry for which `cond_fun` first returned False.
@@ -57,18 +81,30 @@ def while_loop(
     Raises:
       checks.CarryTypeError: what `body_fun` returns differs in type from what it got.
       checks.CarryStructureError: it differs in pytree structure.
-      TypeError: a function is not callable, or `cond_fun` returns no boolean scalar.
+      TypeError: a function is not callable, `cond_fun` returns no boolean scalar, or `max_steps`
+        or `checkpoints` is no integer.
+      ValueError: `max_steps` or `checkpoints` is not positive.
+      NotImplementedError: with `max_steps` or `checkpoints`, condition or body have effects other
+        than those of `jax.debug`.
 
     Example:
       >>> print(while_loop(lambda x: x < 100, lambda x: 2 * x, 3))
       192
+      >>> def power(x):
+      ...     return while_loop(lambda v: v < 100, lambda v: v * x, x, max_steps=20)
+      >>> print(jax.grad(power)(3.0))  # the loop multiplies until it has x**5
+      405.0
     """
     for name, fun in (("cond_fun", cond_fun), ("body_fun", body_fun)):
         if not callable(fun):
             raise TypeError(f"lax.while_loop: {name} must be callable, got {type(fun).__name__}.")
     cond_debug = _jax.debug_info("while_cond", cond_fun, init_val)
     body_debug = _jax.debug_info("while_body", body_fun, init_val)
-    return while_loop_named(cond_fun, body_fun, init_val, cond_debug, body_debug)
+    bound = StepBound(
+        check_count("while_loop", "max_steps", max_steps),
+        check_count("while_loop", "checkpoints", checkpoints),
+    )
+    return while_loop_named(cond_fun, body_fun, init_val, cond_debug, body_debug, bound)
 
 
 class TracedWhile(NamedTuple):
@@ -91,13 +127,14 @@ def while_loop_named(
     init_val: Any,
     cond_debug: Any,
     body_debug: Any,
+    bound: StepBound = UNBOUNDED,
 ) -> Any:
     """`while_loop` with the names that error messages give to the two functions."""
     init = _jax.flatten_tree(init_val)
     _jax.check_ref_arguments(body_debug, list(init))
     if _jax.disable_jit():
         try:
-            return while_step_by_step(cond_fun, body_fun, init)
+            return while_step_by_step(cond_fun, body_fun, init, bound.max_steps)
         except jax.errors.ConcretizationTypeError:
             pass  # the condition is traced, for instance by vmap: only the primitive can run it
 
@@ -106,7 +143,7 @@ def while_loop_named(
         # Nothing is learned from the condition, whose type is known beforehand.
         with tracing_a_body(may_be_thrown_away=False):
             cond = _jax.trace_function(cond_fun, (carry_avals,), cond_debug)
-        _check_predicate(cond)
+        check_predicate("cond_fun", cond)
         body_to_trace = finished_body(body_fun) if finish else body_fun
         body = _jax.trace_function(body_to_trace, (carry_avals,), body_debug)
         body = vary_with_predicate(body, cond.out_avals[0])
@@ -118,17 +155,28 @@ def while_loop_named(
     refuse_forbidden_effects("while", traced.cond_jaxpr.effects | traced.body_jaxpr.effects)
     if settled.is_unfinished:
         return traced.carry_tree.unflatten(unfinished_loop(settled.carry_avals))
-    return traced.carry_tree.unflatten(bind_while(traced, list(settled.init)))
+    bind = bind_while if bound == UNBOUNDED else partial(_bind_checkpointed_while, bound)
+    return traced.carry_tree.unflatten(bind(traced, list(settled.init)))
 
 
-def _check_predicate(cond: Any) -> None:
-    """Raise unless a traced condition returns a boolean scalar."""
-    must = "cond_fun must return a boolean scalar, but got "
-    if not treedef_is_leaf(cond.out_tree) or len(cond.out_avals) != 1:
-        raise TypeError(f"{must}pytree {cond.out_tree}.")
-    (aval,) = cond.out_avals
-    if not isinstance(aval, jax.core.ShapedArray) or aval.shape or aval.dtype != np.bool_:
-        raise TypeError(f"{must}output type(s) [ShapedArray({aval.str_short()})].")
+def _bind_checkpointed_while(bound: StepBound, traced: TracedWhile, init: list[Any]) -> list[Any]:
+    """Bind a while loop that keeps few carries for the way back or stops at a number of steps."""
+    refuse_effects("while_loop", traced.cond_jaxpr, traced.body_jaxpr)
+    most_steps = bound.max_steps or MAX_STEPS
+    carry, _ = bind_checkpointed(
+        FlatLoop(
+            traced.cond_jaxpr, traced.cond_consts, traced.body_jaxpr, traced.body_consts, init, []
+        ),
+        jnp.int32(most_steps),
+        slots=slots_for(bound.checkpoints, most_steps),
+    )
+
+    def still_holds() -> Any:
+        return _jax.call_jaxpr(traced.cond_jaxpr, *traced.cond_consts, *carry)[0]
+
+    if bound.max_steps is not None:
+        ask_whether_cut_off("while_loop", bound.max_steps, still_holds)
+    return carry
 
 
 def bind_while(traced: TracedWhile, init: list[Any]) -> list[Any]:

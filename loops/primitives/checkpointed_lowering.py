@@ -18,15 +18,12 @@ def run_checkpointed_loop(*args: Any, **params: Any) -> list[Any]:
         there = run_there(loop, inputs)
         cache = [] if there.cache is None else [there.cache.positions, *there.cache.stored]
         return LoopOutputs(there.steps, there.carry, [], there.ys, [], cache).flat()
-    everything = (True,) * loop.num_carry
-    if loop.cached is not None:
-        # Nobody reads what the way there ends with: it is as much as the cache is for.
-        there, cached = run_there(loop, inputs), Cache(inputs.cache[0], inputs.cache[1:])
-    else:
-        there = run_there(loop._replace(recorded=everything), inputs)
-        cached = there.cache
-    assert cached is not None
-    way_back = run_back(loop, inputs, there.steps, cached)
+    if loop.cached is None:
+        loop = loop._replace(recorded=(True,) * loop.num_carry)
+    there = run_there(loop, inputs)
+    # With a cache nobody reads what the way there ends with, and XLA drops it.
+    cache = there.cache or Cache(inputs.cache[0], inputs.cache[1:])
+    way_back = run_back(loop, inputs, there.steps, cache)
     return LoopOutputs(there.steps, there.carry, way_back.back, there.ys, way_back.rows, []).flat()
 
 

@@ -50,8 +50,21 @@ def tables_for(slots: int, most_steps: int) -> Tables:
     return Tables(slots, np.array(binomials, np.int32))
 
 
+def default_checkpoints(most_steps: int) -> int:
+    """The fewest slots with which no step is run more than once again on the way back.
+
+    They suffice for C(slots + 2, 2) - 1 steps, so there are about sqrt(2 * most_steps) of them.
+    """
+    slots = math.isqrt(2 * most_steps)
+    while slots > 1 and math.comb(slots + 1, 2) - 1 >= most_steps:
+        slots -= 1
+    while math.comb(slots + 2, 2) - 1 < most_steps:
+        slots += 1
+    return slots
+
+
 def optimal_positions(tables: Tables, steps: Any) -> Any:
-    """After how many steps to store each carry on the way there, for the least work on the way back.
+    """After how many steps to store each carry, for the least work on the way back.
 
     The carries cut the loop into segments; the last one is reversed with no free slot, the one
     before it with one, and so on. A segment reversed with i free slots may have between

@@ -11,8 +11,9 @@ from jax import lax
 
 from loops import _jax
 from loops.passes.freeze_lanes import select_lanes
-from loops.primitives.checkpointed_loop import Loop, LoopInputs
+from loops.primitives.checkpointed_loop import Lanes, Loop, LoopInputs
 from loops.primitives.layout import cut
+from loops.primitives.while_loop import while_of_functions
 
 
 class Steps:
@@ -49,7 +50,6 @@ class Steps:
 
     def advance(self, start: Any, stop: Any, steps: Any, carry: Sequence[Any]) -> list[Any]:
         """The carry at step `stop`, from the one at `start`, which is not after it."""
-        from loops.primitives.while_loop import while_of_functions
 
         def is_before(t: Any, *_: Any) -> Any:
             return t < stop
@@ -66,7 +66,9 @@ class Steps:
         row, loop = self._row(t), self.loop
         consts, xs, back_in = self.consts, _read_rows(self.xs, row), back
         if loop.lanes is not None and not all(loop.lanes.back):
-            consts, carry, back_in, xs = self._without_ended_lanes(running, carry, back, xs)
+            consts, carry, back_in, xs = self._without_ended_lanes(
+                loop.lanes, running, carry, back, xs
+            )
         outputs = _jax.call_jaxpr(loop.backward_jaxpr, *consts, *carry, *back_in, *xs)
         new_back, new_rows = cut(outputs, [loop.num_back])
         if loop.lanes is not None:
@@ -75,15 +77,18 @@ class Steps:
         return new_back, _write_rows(rows, new_rows, row)
 
     def _without_ended_lanes(
-        self, running: Any, carry: Sequence[Any], back: Sequence[Any], xs: Sequence[Any]
+        self,
+        lanes: Lanes,
+        running: Any,
+        carry: Sequence[Any],
+        back: Sequence[Any],
+        xs: Sequence[Any],
     ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         """Inputs of a step back for which lanes that have ended add nothing to a sum over lanes.
 
         What the step is linear in is zero in them, and all else is what a lane that runs has: zero
         times the infinity of a lane that went on too long would be a NaN.
         """
-        lanes = self.loop.lanes
-        assert lanes is not None
         linear_carry, linear_xs = self.loop.is_linear()
         replace = _LanesThatRun(running)
         return (

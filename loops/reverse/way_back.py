@@ -66,12 +66,13 @@ def run_back(loop: Loop, inputs: LoopInputs, taken: Any, cache: Cache) -> WayBac
                 *_store(stored, carry, slot),
             ]
 
-        if loop.slots > 1:
+        if loop.slots > 1 and num_carry:
             state = [position, *carry, positions, *stored]
             (position,), carry, (positions,), stored = cut(
                 while_of_functions(may_store, store_next, state), [1, num_carry, 1]
             )
-        carry = steps.advance(position, t, taken, carry)
+        if num_carry:
+            carry = steps.advance(position, t, taken, carry)
         back, rows = steps.backward(t, t < taken, carry, back, rows)
         return [t, *back, *rows, positions, *stored]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from loops import _jax
@@ -39,7 +40,7 @@ class WayThere(NamedTuple):
 def run_there(loop: Loop, inputs: LoopInputs) -> WayThere:
     """Run a loop forwards, storing what `loop.recorded` marks of the carry."""
     if loop.recorded is not None:
-        return _run_and_store(loop, inputs)
+        return _run_and_store(loop, inputs, loop.recorded)
     if loop.is_counted:
         return _run_as_scan(loop, inputs)
     return _run(loop, inputs)
@@ -66,7 +67,9 @@ def _run(loop: Loop, inputs: LoopInputs) -> WayThere:
     ys = rows_of_zeros(loop, loop.forward_jaxpr.out_avals[loop.num_carry :])
     state = _State(loop, 0, jnp.zeros_like(inputs.limit), inputs.carry, ys)
     state = _run_until(loop, steps, inputs.limit, LARGEST, state)
-    return WayThere(state.taken, state.carry, state.ys, None)
+    # Without a condition the steps are known before: then no way back waits for the way there.
+    taken = state.taken if loop.cond_jaxpr is not None else lax.max(inputs.limit, np.int32(0))
+    return WayThere(taken, state.carry, state.ys, None)
 
 
 class _State:
@@ -105,14 +108,12 @@ def _run_until(loop: Loop, steps: Steps, limit: Any, stop: Any, state: _State) -
     return state.take(while_of_functions(goes_on, step, flat))
 
 
-def _run_and_store(loop: Loop, inputs: LoopInputs) -> WayThere:
+def _run_and_store(loop: Loop, inputs: LoopInputs, recorded: tuple[bool, ...]) -> WayThere:
     """Store the carry, run on to the next step whose carry is stored, and so on.
 
     Nothing is stored for the step after the last one.
     """
-    recorded, limit = loop.recorded, inputs.limit
-    assert recorded is not None
-    steps = Steps(loop, inputs)
+    limit, steps = inputs.limit, Steps(loop, inputs)
     tables = tables_for(loop.slots, loop.length or LARGEST)
     placement: Any = (
         KnownPlacement(optimal_positions(tables, jnp.max(limit)))

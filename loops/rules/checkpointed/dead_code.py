@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from loops import _jax
-from loops.primitives.checkpointed_loop import Lanes, Loop, LoopInputs, LoopOutputs, checkpointed_loop_p
+from loops.primitives.checkpointed_loop import (
+    Lanes,
+    Loop,
+    LoopInputs,
+    LoopOutputs,
+    checkpointed_loop_p,
+)
 from loops.primitives.layout import cut, keep
 from loops.rules.fixpoint import grow_to_fixpoint
 
@@ -69,9 +75,7 @@ def _live_way_back(loop: Loop, used: LoopOutputs) -> tuple[list[bool], _Needs]:
     jaxpr = loop.backward_jaxpr
 
     def transform(back: list[bool]) -> tuple[list[list[bool]], list[bool]]:
-        result = _jax.eliminate_dead_code(
-            jaxpr, [*back, *used.rows], [False] * len(jaxpr.in_avals)
-        )
+        result = _jax.eliminate_dead_code(jaxpr, [*back, *used.rows], [False] * len(jaxpr.in_avals))
         groups = cut(result.used_inputs, sizes)
         return groups, groups[2]
 

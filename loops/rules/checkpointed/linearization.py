@@ -29,7 +29,8 @@ def checkpointed_loop_linearize(
     loop = Loop(**params)
     jvp = jvp_of_loop(loop, nonzeros)
     split = split_loop(jvp.loop, _marks_of_tangents(loop, jvp), record=is_vjp)
-    assert split is not None, "a number of steps has no tangent"
+    if split is None:
+        raise TypeError("checkpointed_loop: a number of steps, or what is recorded, has a tangent")
     recorded = None if split.recorded is None else split.recorded[: loop.num_carry]
     outputs = loop._replace(recorded=recorded).bind(loop.inputs(primals))
     before, for_later = divide_cache(

@@ -43,7 +43,7 @@ def split_loop(loop: Loop, unknown: LoopInputs, record: bool) -> SplitLoop | Non
     outputs = _unknown_outputs(loop, unknown)
     if outputs is None:
         return None
-    counted = loop._replace(cond_jaxpr=None, recorded=None)
+    counted = without_debugging(loop)._replace(cond_jaxpr=None, recorded=None)
     later = live_loop(counted, outputs._replace(cache=[]))
     needed, recorded = [False] * loop.num_carry, loop.recorded
     if record and loop.backward_jaxpr is None:
@@ -63,6 +63,15 @@ def split_loop(loop: Loop, unknown: LoopInputs, record: bool) -> SplitLoop | Non
     return SplitLoop(known, later, outputs, recorded, needed)
 
 
+def without_debugging(loop: Loop) -> Loop:
+    """A loop that may be run again: what its steps print was printed before."""
+    back = loop.backward_jaxpr
+    return loop._replace(
+        forward_jaxpr=_jax.without_debugging(loop.forward_jaxpr),
+        backward_jaxpr=None if back is None else _jax.without_debugging(back),
+    )
+
+
 def _unknown_outputs(loop: Loop, unknown: LoopInputs) -> LoopOutputs | None:
     """Which outputs are unknown; None if the number of steps is, or what is to be recorded."""
     forward = loop.forward_jaxpr
@@ -76,9 +85,9 @@ def _unknown_outputs(loop: Loop, unknown: LoopInputs) -> LoopOutputs | None:
     is_needed_unknown = loop.recorded is not None and any(keep(loop.recorded, carry))
     if unknown.limit or is_needed_unknown:
         return None
-    if loop.cond_jaxpr is not None:
-        if _unknown_after(loop.cond_jaxpr, [*unknown.consts, *carry], [False])[0]:
-            return None
+    of_cond = [*unknown.consts, *carry]
+    if loop.cond_jaxpr is not None and _unknown_after(loop.cond_jaxpr, of_cond, [False])[0]:
+        return None
 
     def through_backward(back: list[bool]) -> tuple[list[bool], list[bool]]:
         marks = [*unknown.consts, *carry, *back, *unknown.xs]
@@ -93,9 +102,7 @@ def _unknown_outputs(loop: Loop, unknown: LoopInputs) -> LoopOutputs | None:
     return LoopOutputs(False, carry, back, ys, rows, cache)
 
 
-def _unknown_after(
-    jaxpr: Any, unknowns: Sequence[bool], instantiate: Sequence[bool]
-) -> list[bool]:
+def _unknown_after(jaxpr: Any, unknowns: Sequence[bool], instantiate: Sequence[bool]) -> list[bool]:
     return _jax.split_known(jaxpr, unknowns, instantiate).unknowns_out
 
 

@@ -2,10 +2,10 @@
 
 Let a loop have a carry s and a way back r, with tangents s' and r' that it is linear in::
 
-    there    s[t+1]  = F(s[t], x[t])           s'[t+1] = F'(s[t], x[t]; s'[t], x'[t])
-    back     r[t]    = G(s[t], r[t+1], x[t])   r'[t]   = G'(s[t], r[t+1], x[t]; s'[t], r'[t+1], x'[t])
+    there    s[t+1] = F(s[t])           s'[t+1] = F'(s[t]; s'[t])
+    back     r[t]   = G(s[t], r[t+1])   r'[t]   = G'(s[t], r[t+1]; s'[t], r'[t+1])
 
-Given cotangents of s'[n] and r'[0], the transposed program has to compute those of s'[0] and r'[n].
+Given cotangents of s'[n] and r'[0], the transposed program computes those of s'[0] and r'[n].
 The cotangent of r' runs forwards, beside s; that of s' runs backwards, beside r::
 
     there    r~[t+1] = (G' by r')^T (s[t]) r~[t]
@@ -34,6 +34,7 @@ from loops.rules.checkpointed.partial_evaluation import (
     inputs_of_later_half,
     run_known_half,
     split_loop,
+    without_debugging,
 )
 from loops.rules.fixpoint import grow_to_fixpoint
 
@@ -56,7 +57,7 @@ def checkpointed_loop_transpose(cotangents: Sequence[Any], *args: Any, **params:
     used = LoopOutputs(False, *(_are_nonzero(group) for group in cts[1:]))
     if not any(used.flat()):
         return
-    live = live_loop(loop, used)
+    live = live_loop(without_debugging(loop), used)
     _run_transposed(
         live.loop,
         live.loop.inputs(keep(live.inputs.flat(), inputs.flat())),
@@ -248,8 +249,12 @@ class _Parts:
         def step(*args: Any) -> list[Any]:
             consts, carry, back_cts, xs, row_cts, back = _cut_like(groups, args)
             return [
-                *_values_of(self.loop.forward_jaxpr, self._forward_marks(), [*consts, *carry, *xs],
-                            self.linear.carry),
+                *_values_of(
+                    self.loop.forward_jaxpr,
+                    self._forward_marks(),
+                    [*consts, *carry, *xs],
+                    self.linear.carry,
+                ),
                 *self._through_back(consts, carry, back, back_cts, xs, row_cts),
             ]
 

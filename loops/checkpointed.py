@@ -1,0 +1,238 @@
+"""Loops with `checkpoints`, `max_steps` or `until`: from the user's functions to the primitive."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import treedef_is_leaf
+
+from loops import _jax
+from loops.primitives.checkpointed_loop import MAX_STEPS, Loop, LoopInputs
+from loops.primitives.layout import merge, partition
+from loops.reverse.placement import default_checkpoints
+
+
+class StepBound(NamedTuple):
+    """How many steps a loop may take, and how many carries it keeps for the way back."""
+
+    max_steps: int | None = None
+    checkpoints: int | None = None
+
+
+class EarlyEnd(NamedTuple):
+    """How many carries a scan keeps for the way back, and when it ends before its xs do.
+
+    `limit` is a number of steps that is known only while running, for a scan without xs and ys.
+    """
+
+    checkpoints: int | None = None
+    until: Callable[[Any], Any] | None = None
+    limit: Any = None
+
+
+UNBOUNDED, NO_EARLY_END = StepBound(), EarlyEnd()
+
+
+def trace_until(until: Callable[[Any], Any], carry_avals: Any) -> Any:
+    """Trace the question whether a scan goes on: [*consts, *carry] -> [not until(carry)]."""
+    debug = _jax.debug_info("scan_until", until, carry_avals.unflatten())
+    traced = _jax.trace_function(until, (carry_avals,), debug)
+    check_predicate("until", traced)
+    inverted = _jax.trace_flat(
+        lambda *args: [jnp.logical_not(*_jax.call_jaxpr(traced.jaxpr, *args))],
+        traced.jaxpr.in_avals,
+        debug,
+    )
+    return traced._replace(jaxpr=inverted.jaxpr)
+
+
+def check_predicate(name: str, traced: Any) -> None:
+    """Raise unless a traced condition returns a boolean scalar."""
+    must = f"{name} must return a boolean scalar, but got "
+    if not treedef_is_leaf(traced.out_tree) or len(traced.out_avals) != 1:
+        raise TypeError(f"{must}pytree {traced.out_tree}.")
+    (aval,) = traced.out_avals
+    if not isinstance(aval, jax.core.ShapedArray) or aval.shape or aval.dtype != np.bool_:
+        raise TypeError(f"{must}output type(s) [ShapedArray({aval.str_short()})].")
+
+
+class MaxStepsWarning(RuntimeWarning):
+    """A loop stopped at `max_steps` although its condition still held.
+
+    What it returns is right as far as it ran.
+    """
+
+
+def check_count(loop: str, name: str, value: Any) -> int | None:
+    """A number that is None or a positive integer.
+
+    Raises:
+      TypeError: it is no integer.
+      ValueError: it is not positive, or does not fit 32 bits.
+    """
+    if value is None:
+        return None
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{loop}: {name} must be an integer or None, got {value!r}.") from None
+    if isinstance(value, bool) or not 1 <= count <= MAX_STEPS:
+        raise ValueError(
+            f"{loop}: {name} must be a positive integer of 32 bits or None, got {value!r}."
+        )
+    return count
+
+
+def slots_for(checkpoints: int | None, most_steps: int) -> int:
+    """How many carries to keep: those asked for, or enough to run no step more than twice again."""
+    wanted = default_checkpoints(most_steps) if checkpoints is None else checkpoints
+    return max(1, min(wanted, most_steps))
+
+
+class FlatLoop(NamedTuple):
+    """A traced loop with flat values, ready to be bound.
+
+    cond_jaxpr: [*cond_consts, *carry] -> [predicate], or None
+    body_jaxpr: [*body_consts, *carry, *x] -> [*carry, *y]
+    """
+
+    cond_jaxpr: Any
+    cond_consts: list[Any]
+    body_jaxpr: Any
+    body_consts: list[Any]
+    carry: list[Any]
+    xs: list[Any]
+
+
+def bind_checkpointed(flat: FlatLoop, limit: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+    """Bind a loop: the final carry, and the ys.
+
+    The carry that the body hands on unchanged becomes a constant, which needs no storing.
+
+    forward before: [*body_consts, *carry, *x]                             -> [*carry, *y]
+    forward after:  [*cond_consts, *body_consts, *constant, *changing, *x] -> [*changing, *y]
+    """
+    num_cond, num_body, num_carry = map(len, (flat.cond_consts, flat.body_consts, flat.carry))
+    sources = _jax.forwarded_inputs(flat.body_jaxpr)[:num_carry]
+    is_constant = [source == num_body + i for i, source in enumerate(sources)]
+    changing, constant = partition(is_constant, range(num_carry))
+    body = _with_leading_inputs(flat.body_jaxpr, [jax.typeof(x) for x in flat.cond_consts])
+    first_carry = num_cond + num_body
+    order = [first_carry + i for i in (*constant, *changing)]
+    num_outputs = len(body.out_avals)
+    forward_jaxpr = _jax.permute(
+        body,
+        [*range(first_carry), *order, *range(first_carry + num_carry, len(body.in_avals))],
+        [*changing, *range(num_carry, num_outputs)],
+    )
+    cond_jaxpr = None
+    if flat.cond_jaxpr is not None:
+        with_body_consts = _jax.with_unused_inputs(
+            flat.cond_jaxpr, [jax.typeof(x) for x in flat.body_consts]
+        )
+        after = num_cond + num_carry
+        cond_jaxpr = _jax.permute(
+            with_body_consts,
+            [
+                *range(num_cond),
+                *range(after, after + num_body),
+                *(num_cond + i for i in (*constant, *changing)),
+            ],
+        )
+    values, constants = partition(is_constant, flat.carry)
+    loop = Loop(
+        forward_jaxpr=forward_jaxpr,
+        cond_jaxpr=cond_jaxpr,
+        num_consts=first_carry + len(constants),
+        num_carry=len(values),
+        **params,
+    )
+    consts = [*flat.cond_consts, *flat.body_consts, *constants]
+    outputs = loop.bind(LoopInputs(limit, consts, values, [], flat.xs, []))
+    constants = [jnp.asarray(x) for x in constants]
+    return merge(is_constant, outputs.carry, constants), outputs.ys
+
+
+def _with_leading_inputs(jaxpr: Any, avals: Sequence[Any]) -> Any:
+    """The same jaxpr with inputs before the others that it does not read."""
+    widened = _jax.with_unused_inputs(jaxpr, avals)
+    count = len(jaxpr.in_avals)
+    return _jax.permute(widened, [*range(count, count + len(avals)), *range(count)])
+
+
+def refuse_effects(loop: str, *jaxprs: Any) -> None:
+    """Raise if a step has effects that must not be repeated: the way back runs steps again."""
+    effects = {e for jaxpr in jaxprs for e in jaxpr.effects if not _jax.is_debugging(e)}
+    if effects:
+        raise NotImplementedError(
+            f"Effects not supported in a `{loop}` with `checkpoints`, `max_steps` or `until`: "
+            f"{sorted(map(str, effects))}. The way back runs steps again, and these must not run "
+            "again. Move what has them out of the loop, or leave those arguments out."
+        )
+
+
+def ask_whether_cut_off(loop: str, max_steps: int, still_holds: Callable[[], Any]) -> None:
+    """Warn if a loop's condition still holds after all the steps it may take.
+
+    Where the answer is known, outside of jit, the warning comes from the call of the loop. Else the
+    running program gives it, by a callback. A warnings filter that ignores `MaxStepsWarning` keeps
+    the question out of a program that is traced under it.
+    """
+    if _is_ignored(MaxStepsWarning):
+        return
+    message = (
+        f"{loop} stopped at max_steps={max_steps} although its condition still held. What it "
+        "returns is right as far as it ran; allow more steps, or make it converge."
+    )
+    where = _users_line()
+    answer = still_holds()
+    if isinstance(answer, bool) or _jax.is_concrete(answer):
+        if answer:
+            _warn(message, where)
+        return
+
+    def say() -> None:
+        jax.debug.callback(lambda: _warn(message, where))
+
+    jax.lax.cond(answer, say, lambda: None)
+
+
+def _is_ignored(category: type[Warning]) -> bool:
+    """Whether the first of Python's warning filters for a category ignores it."""
+    for action, message, kind, module, line in warnings.filters:
+        if issubclass(category, kind) and message is None and module is None and not line:
+            return action == "ignore"
+    return False
+
+
+class _Line(NamedTuple):
+    filename: str
+    line: int
+
+
+def _users_line() -> _Line:
+    """The innermost line outside of this package and of JAX."""
+    frame = sys._getframe(1)  # noqa: SLF001  (inspect reads the source of each frame)
+    while frame.f_back is not None and _is_internal(frame.f_code.co_filename):
+        frame = frame.f_back
+    return _Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_internal(filename: str) -> bool:
+    return filename.startswith((_PACKAGE, _JAX))
+
+
+_PACKAGE = str(Path(__file__).parent)
+_JAX = str(Path(jax.__file__).parent)
+
+
+def _warn(message: str, where: _Line) -> None:
+    warnings.warn_explicit(message, MaxStepsWarning, where.filename, where.line)
