@@ -83,7 +83,7 @@ def while_step_by_step(
     init, (carry, _) = settled.init, settled.traced
     steps = 1
     while cond_fun(carry.unflatten()):
-        if steps == max_steps:
+        if max_steps is not None and steps == max_steps:
             ask_whether_cut_off("while_loop", max_steps, lambda: True)
             break
         steps += 1

@@ -59,7 +59,8 @@ def _run_as_scan(loop: Loop, inputs: LoopInputs) -> WayThere:
         num_consts=loop.num_consts,
         num_carry=loop.num_carry,
     )
-    return WayThere(inputs.limit, *cut(outputs, [loop.num_carry]), None)
+    carry, ys = cut(outputs, [loop.num_carry])
+    return WayThere(inputs.limit, carry, ys, None)
 
 
 def _run(loop: Loop, inputs: LoopInputs) -> WayThere:

@@ -49,15 +49,14 @@ def checkpointed_loop_batch(
     loop = Loop(**params)
     inputs, given = loop.inputs(args), loop.inputs(dims)
     num_lane_axes = jax.typeof(inputs.limit).ndim - (given.limit is not None)
-    axes = _axes(axis, loop, given, num_lane_axes)
+    axes = _axes(loop, _what_is_batched(axis, loop, given), num_lane_axes)
     batched = _batched_loop(axis, loop, axes)
     cache = _cache(axis, batched, inputs, given, axes)
     if not cache:
         batched = batched._replace(cached=None)
-    limit_dims = [axes.limit]
     outputs = batched.bind(
         LoopInputs(
-            *move_axes(axis, [inputs.limit], [given.limit], limit_dims),
+            move_axes(axis, [inputs.limit], [given.limit], [axes.limit])[0],
             move_axes(axis, inputs.consts, given.consts, axes.consts),
             move_axes(axis, inputs.carry, given.carry, axes.carry),
             move_axes(axis, inputs.back, given.back, axes.back),
@@ -80,69 +79,83 @@ def _after_rows(dims: Sequence[int | None]) -> Dims:
     return [None if d is None else d + 1 for d in dims]
 
 
-def _axes(axis: Any, loop: Loop, given: LoopInputs, num_lane_axes: int) -> Axes:
-    """Find out what is batched, and whether the lanes may differ in their number of steps."""
-    consts = [None if d is None else 0 for d in given.consts]
-    xs = [None if d is None else 0 for d in given.xs]
-    carry, ys = _batched_by(axis, loop.forward_jaxpr, consts, given.carry, xs)
-    predicate_batched = given.limit is not None
+class Batched(NamedTuple):
+    """What is batched, and whether lanes may differ in their number of steps."""
+
+    lanes_differ: bool
+    consts: list[bool]
+    carry: list[bool]
+    back: list[bool]
+    xs: list[bool]
+    ys: list[bool]
+    rows: list[bool]
+
+
+def _what_is_batched(axis: Any, loop: Loop, given: LoopInputs) -> Batched:
+    consts, xs = _are_batched(given.consts), _are_batched(given.xs)
+    carry, ys = _batched_after(axis, loop.forward_jaxpr, consts, _are_batched(given.carry), xs)
+    lanes_differ = given.limit is not None
     if loop.cond_jaxpr is not None:
-        in_axes = [*consts, *_first(carry)]
-        predicate_batched |= _jax.batch_jaxpr(loop.cond_jaxpr, axis, in_axes, [False])[1][0]
-    if predicate_batched:
-        everything = [True] * loop.num_carry
-        carry, ys = everything, [True] * loop.num_ys
-        # What the way back is linear in is set to zero lane by lane.
-        xs = [0 if linear else d for linear, d in zip(loop.is_linear()[1], xs, strict=True)]
+        in_axes = _first([*consts, *carry])
+        lanes_differ |= _jax.batch_jaxpr(loop.cond_jaxpr, axis, in_axes, [False])[1][0]
     back: list[bool] = []
     rows: list[bool] = []
-    if loop.backward_jaxpr is not None:
-        start = [0] * loop.num_back if predicate_batched else given.back
-        before = [*consts, *_first(carry)]
-        back, rows = _batched_by(axis, loop.backward_jaxpr, before, start, xs)
-        rows = [True] * loop.num_rows if predicate_batched else rows
-    earlier = 0 if predicate_batched else num_lane_axes
-    return _where(loop, predicate_batched, earlier, Axes(None, consts, carry, back, xs, ys, rows))
+    if lanes_differ:
+        carry, ys = [True] * loop.num_carry, [True] * loop.num_ys
+        # What the way back is linear in is set to zero lane by lane.
+        xs = [a or b for a, b in zip(loop.is_linear()[1], xs, strict=True)]
+        back, rows = [True] * loop.num_back, [True] * loop.num_rows
+    elif loop.backward_jaxpr is not None:
+        back, rows = _batched_after(
+            axis, loop.backward_jaxpr, [*consts, *carry], _are_batched(given.back), xs
+        )
+    return Batched(lanes_differ, consts, carry, back, xs, ys, rows)
+
+
+def _are_batched(dims: Sequence[int | None]) -> list[bool]:
+    return [d is not None for d in dims]
 
 
 def _first(batched: Sequence[bool]) -> Dims:
     return [0 if b else None for b in batched]
 
 
-def _batched_by(
-    axis: Any, jaxpr: Any, before: Dims, start: Sequence[int | None], xs: Dims
+def _batched_after(
+    axis: Any, jaxpr: Any, before: list[bool], start: list[bool], xs: list[bool]
 ) -> tuple[list[bool], list[bool]]:
     """Which parts of what is handed on from step to step are batched, and which other outputs."""
     count = len(start)
     others = len(jaxpr.out_avals) - count
 
-    def transform(batched: list[bool]) -> tuple[list[bool], list[bool]]:
-        in_axes = [*before, *_first(batched), *xs]
-        out = _jax.batch_jaxpr(jaxpr, axis, in_axes, [*batched, *[False] * others])[1]
+    def transform(marks: list[bool]) -> tuple[list[bool], list[bool]]:
+        in_axes = _first([*before, *marks, *xs])
+        out = _jax.batch_jaxpr(jaxpr, axis, in_axes, [*marks, *[False] * others])[1]
         return out[count:], out[:count]
 
-    return grow_to_fixpoint([d is not None for d in start], transform)
+    return grow_to_fixpoint(start, transform)
 
 
-def _where(loop: Loop, differ: bool, earlier: int, batched: Axes) -> Axes:
+def _axes(loop: Loop, batched: Batched, num_lane_axes: int) -> Axes:
     """The place of the new axis: first where lanes differ, else after the axes of earlier lanes."""
+    after = 0 if batched.lanes_differ else num_lane_axes
 
-    def place(marks: Sequence[bool], has_lanes: Sequence[bool] | None) -> Dims:
-        has_lanes = has_lanes if has_lanes is not None else [False] * len(marks)
+    def place(marks: list[bool], has_lanes: Sequence[bool]) -> Dims:
         return [
-            (earlier if lanes else 0) if marked else None
+            (after if lanes else 0) if marked else None
             for marked, lanes in zip(marks, has_lanes, strict=True)
         ]
 
-    lanes = loop.lanes
+    nothing = (loop.num_consts, loop.num_carry, loop.num_back, loop.num_xs)
+    lanes = loop.lanes or Lanes(*((False,) * size for size in nothing))
+    has_lanes = loop.lanes is not None
     return Axes(
-        0 if differ else None,
-        place([d is not None for d in batched.consts], lanes and lanes.consts),
-        place(batched.carry, lanes and lanes.carry),
-        place(batched.back, lanes and lanes.back),
-        place([d is not None for d in batched.xs], lanes and lanes.xs),
-        place(batched.ys, lanes and (True,) * loop.num_ys),
-        place(batched.rows, lanes and (True,) * loop.num_rows),
+        0 if batched.lanes_differ else None,
+        place(batched.consts, lanes.consts),
+        place(batched.carry, lanes.carry),
+        place(batched.back, lanes.back),
+        place(batched.xs, lanes.xs),
+        place(batched.ys, [has_lanes] * loop.num_ys),
+        place(batched.rows, [has_lanes] * loop.num_rows),
     )
 
 

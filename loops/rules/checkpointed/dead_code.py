@@ -89,7 +89,8 @@ def _live_condition(loop: Loop) -> _Needs:
         return _Needs([False] * loop.num_consts, [False] * loop.num_carry, [])
     marks = [False] * len(loop.cond_jaxpr.in_avals)
     result = _jax.eliminate_dead_code(loop.cond_jaxpr, [True], marks)
-    return _Needs(*cut(result.used_inputs, [loop.num_consts]), [])
+    consts, carry = cut(result.used_inputs, [loop.num_consts])
+    return _Needs(consts, carry, [])
 
 
 def _without(
