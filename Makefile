@@ -40,7 +40,9 @@ format: $(STAMP)  ## let ruff mend and format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(STAMP)  ## our times beside jax.lax's
+bench: $(STAMP)  ## our times beside jax.lax's, and Equinox's where that can be had
+	@$(BIN)/python -c 'import equinox' 2>/dev/null || \
+	  $(BIN)/python -m pip install -qq --disable-pip-version-check '.[bench]' || true
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 clean:  ## remove the environment and all caches

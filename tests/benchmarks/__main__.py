@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from tests.benchmarks.counts import counts
+from tests.benchmarks.gradients import equinox_loops, gradient_rows, memory_counts
 from tests.benchmarks.programs import Loops
 from tests.benchmarks.rows import ROWS, Row
 from tests.benchmarks.timing import QUICK, THOROUGH, Comparison, Effort, compare, measure
@@ -144,11 +145,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints, and returns the exit status."""
     options = parse(arguments)
     jax.config.update("jax_enable_compilation_cache", False)
-    rows = [row for row in ROWS if re.search(options.only, row.name)]
+    is_ours = options.ours == "loops"
+    all_rows = (*ROWS, *(gradient_rows() if is_ours else []))
+    rows = [row for row in all_rows if re.search(options.only, row.name)]
     if not rows:
         print(f"no row matches {options.only!r}; the rows are:")
-        print(*(row.name for row in ROWS), sep="\n")
+        print(*(row.name for row in all_rows), sep="\n")
         return 2
+    if is_ours and equinox_loops() is None:
+        print("Equinox is not installed: the rows beside it are left out")
     ours = cast("Loops", importlib.import_module(options.ours))
     results = print_table(rows, ours, QUICK if options.quick else THOROUGH)
     if options.json:
@@ -156,7 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(summary(results))
     failed = any(result.verdict == "FAIL" for result in results)
     # JAX's own loops would need hours for the deepest nest.
-    for count in counts(ours) if not options.only and options.ours == "loops" else []:
+    wanted = not options.only and is_ours
+    for count in [*counts(ours), *memory_counts(ours)] if wanted else []:
         verdict = "ok" if count.holds else "FAIL"
         print(f"{count.what}: {count.value:g}, at most {count.limit:g}: {verdict}")
         failed |= not count.holds
