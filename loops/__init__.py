@@ -5,7 +5,7 @@ from pathlib import Path as _Path
 from loops import _jax as _door
 from loops import interop as _interop  # noqa: F401  (importing it registers more rules)
 from loops import rules as _rules  # noqa: F401  (importing it registers the rules)
-from loops.checkpointed import MaxStepsWarning
+from loops.checkpointed import Checkpoints, MaxStepsWarning
 from loops.fori_loop import fori_loop
 from loops.interop.replace_lax import replace_lax
 from loops.interop.to_lax import to_lax
@@ -24,6 +24,7 @@ from loops.while_loop import while_loop
 _door.register_package(str(_Path(__file__).parent))
 
 __all__ = [
+    "Checkpoints",
     "MaxStepsWarning",
     "checkpointed_loop_p",
     "fori_loop",

@@ -24,7 +24,7 @@ class StepBound(NamedTuple):
     """How many steps a loop may take, and how many carries it keeps for the way back."""
 
     max_steps: int | None = None
-    checkpoints: int | None = None
+    checkpoints: Checkpoints | None = None
 
 
 class EarlyEnd(NamedTuple):
@@ -33,7 +33,7 @@ class EarlyEnd(NamedTuple):
     `limit` is a number of steps that is known only while running, for a scan without xs and ys.
     """
 
-    checkpoints: int | None = None
+    checkpoints: Checkpoints | None = None
     until: Callable[[Any], Any] | None = None
     limit: Any = None
 
@@ -91,10 +91,52 @@ def check_count(loop: str, name: str, value: Any) -> int | None:
     return count
 
 
-def slots_for(checkpoints: int | None, most_steps: int) -> int:
-    """How many carries to keep: those asked for, or enough to run no step more than twice again."""
-    wanted = default_checkpoints(most_steps) if checkpoints is None else checkpoints
-    return max(1, min(wanted, most_steps))
+class Checkpoints(NamedTuple):
+    """How many carries a loop keeps for reverse-mode differentiation, and where.
+
+    A plain integer for `checkpoints` keeps them in the device's memory.
+
+    Args:
+      number: at most so many carries are kept.
+      on_host: keep them in the host's memory, where JAX and the device have memory kinds. On a CPU
+        that is the same memory.
+
+    Example:
+      >>> import jax, loops
+      >>> def power(x):
+      ...     keep = loops.Checkpoints(3, on_host=True)
+      ...     return loops.fori_loop(0, 8, lambda _, c: c * x, 1.0, checkpoints=keep)
+      >>> print(jax.grad(power)(1.0))
+      8.0
+    """
+
+    number: int
+    on_host: bool = False
+
+
+class Slots(NamedTuple):
+    """Parameters of the primitive: how many carries are kept, and where."""
+
+    slots: int
+    on_host: bool
+
+
+def check_checkpoints(loop: str, value: Any) -> Checkpoints | None:
+    """`checkpoints` as the caller gave it: None, a positive integer, or a `Checkpoints`.
+
+    Raises:
+      TypeError: it is none of these.
+      ValueError: the number is not positive.
+    """
+    number, on_host = value if isinstance(value, Checkpoints) else (value, False)
+    count = check_count(loop, "checkpoints", number)
+    return None if count is None else Checkpoints(count, bool(on_host))
+
+
+def slots_for(checkpoints: Checkpoints | None, most_steps: int) -> Slots:
+    """How many carries to keep: those asked for, or enough to run no step more than twice."""
+    wanted = checkpoints or Checkpoints(default_checkpoints(most_steps))
+    return Slots(max(1, min(wanted.number, most_steps)), wanted.on_host)
 
 
 class FlatLoop(NamedTuple):

@@ -23,9 +23,11 @@ from loops import _jax
 from loops.bounds import Bounds, check_bounds, steps_between
 from loops.checkpointed import (
     UNBOUNDED,
+    Checkpoints,
     EarlyEnd,
     StepBound,
     ask_whether_cut_off,
+    check_checkpoints,
     check_count,
     slots_for,
 )
@@ -46,7 +48,7 @@ def fori_loop(
     *,
     unroll: int | bool | None = None,
     max_steps: int | None = None,
-    checkpoints: int | None = None,
+    checkpoints: int | Checkpoints | None = None,
 ) -> Carry:
     """Run `body_fun` for each integer from `lower` up to, but not including, `upper`.
 
@@ -95,7 +97,7 @@ def fori_loop(
         raise TypeError(f"lax.fori_loop: body_fun must be callable, got {type(body_fun).__name__}.")
     bound = StepBound(
         check_count("fori_loop", "max_steps", max_steps),
-        check_count("fori_loop", "checkpoints", checkpoints),
+        check_checkpoints("fori_loop", checkpoints),
     )
     bounds = check_bounds(lower, upper)
     debug = _jax.debug_info("fori_loop", body_fun, 0, init_val)
@@ -133,7 +135,8 @@ def _by_count(
     wanted = steps_between(bounds)
     most_steps = bound.max_steps or MAX_STEPS
     limit = lax.convert_element_type(lax.min(wanted, wanted.dtype.type(most_steps)), np.int32)
-    early = EarlyEnd(slots_for(bound.checkpoints, most_steps), limit=limit)
+    default = Checkpoints(slots_for(None, most_steps).slots)
+    early = EarlyEnd(bound.checkpoints or default, limit=limit)
     (_, value), _ = scan_named(
         fori_scan_body(body_fun), (bounds.lower, init_val), None, None, False, 1, debug, 1, early
     )

@@ -20,16 +20,18 @@ from loops.body import (
 )
 from loops.checkpointed import (
     NO_EARLY_END,
+    Checkpoints,
     EarlyEnd,
     FlatLoop,
     bind_checkpointed,
-    check_count,
+    check_checkpoints,
     refuse_effects,
     slots_for,
     trace_until,
 )
 from loops.learning import unfinished_loop
 from loops.lengths import infer_length
+from loops.primitives.checkpointed_loop import MAX_STEPS
 from loops.primitives.layout import merge, partition, split_scan_outputs
 from loops.primitives.scan import scan_p
 from loops.shortcuts import scan_shortcuts
@@ -51,7 +53,7 @@ def scan(
     unroll: int | bool = 1,
     _split_transpose: bool = False,
     *,
-    checkpoints: int | None = None,
+    checkpoints: int | Checkpoints | None = None,
     until: Callable[[Carry], Any] | None = None,
 ) -> tuple[Carry, Y]:
     """Run `f` over the leading axis of `xs`, carrying state along and stacking what it returns.
@@ -113,7 +115,7 @@ def scan(
         raise TypeError(f"lax.scan: f must be callable, got {type(f).__name__}.")
     if until is not None and not callable(until):
         raise TypeError(f"scan: until must be callable, got {type(until).__name__}.")
-    early = EarlyEnd(check_count("scan", "checkpoints", checkpoints), until)
+    early = EarlyEnd(check_checkpoints("scan", checkpoints), until)
     debug = _jax.debug_info("scan", f, init, xs)
     return scan_named(f, init, xs, length, operator.truth(reverse), unroll, debug, early=early)
 
@@ -198,9 +200,7 @@ def _bind_checkpointed_scan(
             xs,
         ),
         jnp.int32(steps.length) if early.limit is None else early.limit,
-        slots=early.checkpoints
-        if early.limit is not None
-        else slots_for(early.checkpoints, steps.length),
+        **slots_for(early.checkpoints, steps.length or MAX_STEPS)._asdict(),
         is_counted=goes_on is None and early.limit is None,
         **steps._asdict(),
     )

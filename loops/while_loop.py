@@ -13,10 +13,12 @@ from loops import _jax
 from loops.body import BodyOut, refuse_forbidden_effects, trace_to_fixpoint
 from loops.checkpointed import (
     UNBOUNDED,
+    Checkpoints,
     FlatLoop,
     StepBound,
     ask_whether_cut_off,
     bind_checkpointed,
+    check_checkpoints,
     check_count,
     check_predicate,
     refuse_effects,
@@ -41,7 +43,7 @@ def while_loop(
     init_val: Carry,
     *,
     max_steps: int | None = None,
-    checkpoints: int | None = None,
+    checkpoints: int | Checkpoints | None = None,
 ) -> Carry:
     """Run `body_fun` as long as `cond_fun` says so.
 
@@ -102,7 +104,7 @@ def while_loop(
     body_debug = _jax.debug_info("while_body", body_fun, init_val)
     bound = StepBound(
         check_count("while_loop", "max_steps", max_steps),
-        check_count("while_loop", "checkpoints", checkpoints),
+        check_checkpoints("while_loop", checkpoints),
     )
     return while_loop_named(cond_fun, body_fun, init_val, cond_debug, body_debug, bound)
 
@@ -168,7 +170,7 @@ def _bind_checkpointed_while(bound: StepBound, traced: TracedWhile, init: list[A
             traced.cond_jaxpr, traced.cond_consts, traced.body_jaxpr, traced.body_consts, init, []
         ),
         jnp.int32(most_steps),
-        slots=slots_for(bound.checkpoints, most_steps),
+        **slots_for(bound.checkpoints, most_steps)._asdict(),
     )
 
     def still_holds() -> Any:

@@ -109,6 +109,7 @@ class Loop(NamedTuple):
     linear_carry: tuple[bool, ...] = ()
     linear_xs: tuple[bool, ...] = ()
     lanes: Lanes | None = None
+    on_host: bool = False  # the stored carries live in the host's memory
 
     @property
     def num_ys(self) -> int:
@@ -148,6 +149,10 @@ class Loop(NamedTuple):
             list(self.linear_xs) or [False] * self.num_xs,
         )
 
+    def stored_aval(self, aval: Any) -> Any:
+        """The type of a part of the carry when it is stored."""
+        return aval.update(memory_space=jax.memory.Space.Host) if self.on_host else aval
+
     def carry_avals(self) -> list[Any]:
         """The types of the carry."""
         return list(self.forward_jaxpr.out_avals[: self.num_carry])
@@ -166,7 +171,7 @@ def checkpointed_loop_abstract_eval(*avals: Any, **params: Any) -> tuple[list[An
     if loop.recorded is not None:
         position = jax.core.ShapedArray((loop.slots,), np.dtype("int32"))
         stored = [
-            _jax.unmapped_leading_aval(loop.slots, aval)
+            _jax.unmapped_leading_aval(loop.slots, loop.stored_aval(aval))
             for aval in keep(loop.recorded, loop.carry_avals())
         ]
         cache = [position, *stored]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -12,6 +11,7 @@ from loops.primitives.checkpointed_loop import Loop, LoopInputs
 from loops.primitives.layout import cut
 from loops.primitives.while_loop import while_of_functions
 from loops.reverse.placement import LARGEST, next_distance, tables_for
+from loops.reverse.slots import restore, store
 from loops.reverse.steps import Steps, rows_of_zeros
 from loops.reverse.way_there import Cache
 
@@ -46,7 +46,7 @@ def run_back(loop: Loop, inputs: LoopInputs, taken: Any, cache: Cache) -> WayBac
         t = end - 1
         slot = lax.argmax(jnp.where(positions <= t, positions, -1), 0, jnp.int32)
         position = lax.dynamic_index_in_dim(positions, slot, keepdims=False)
-        carry = [lax.dynamic_index_in_dim(buffer, slot, keepdims=False) for buffer in stored]
+        carry = restore(loop, stored, slot)
 
         def may_store(position: Any, *state: Any) -> Any:
             positions = state[num_carry]
@@ -63,7 +63,7 @@ def run_back(loop: Loop, inputs: LoopInputs, taken: Any, cache: Cache) -> WayBac
                 stop,
                 *carry,
                 positions.at[slot].set(stop),
-                *_store(stored, carry, slot),
+                *store(loop, stored, carry, slot),
             ]
 
         if loop.slots > 1 and num_carry:
@@ -81,10 +81,3 @@ def run_back(loop: Loop, inputs: LoopInputs, taken: Any, cache: Cache) -> WayBac
     outputs = while_of_functions(lambda end, *_: end > 0, one_back, state)
     _, back, rows, _ = cut(outputs, [1, num_back, num_rows])
     return WayBack(back, rows)
-
-
-def _store(stored: Sequence[Any], carry: Sequence[Any], slot: Any) -> list[Any]:
-    return [
-        lax.dynamic_update_index_in_dim(buffer, x, slot, 0, allow_negative_indices=False)
-        for buffer, x in zip(stored, carry, strict=True)
-    ]

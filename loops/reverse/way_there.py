@@ -15,6 +15,7 @@ from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_of_functions
 from loops.reverse.online_placement import OnlinePlacement
 from loops.reverse.placement import LARGEST, optimal_positions, tables_for
+from loops.reverse.slots import store
 from loops.reverse.steps import Steps, any_lane, rows_of_zeros
 
 
@@ -125,7 +126,8 @@ def _run_and_store(loop: Loop, inputs: LoopInputs, recorded: tuple[bool, ...]) -
     state = _State(loop, jnp.int32(0), jnp.zeros_like(limit), inputs.carry, ys)
     num_state, num_memory = len(state.flat()), len(placement.start())
     stored = [
-        _jax.uninitialised((loop.slots,), aval) for aval in keep(recorded, loop.carry_avals())
+        _jax.uninitialised((loop.slots,), loop.stored_aval(aval))
+        for aval in keep(recorded, loop.carry_avals())
     ]
     positions = jnp.full(loop.slots, LARGEST, jnp.int32)
 
@@ -138,10 +140,7 @@ def _run_and_store(loop: Loop, inputs: LoopInputs, recorded: tuple[bool, ...]) -
         now = state.take(current)
         slot, stop, memory = placement.place(memory, positions, now.t)
         positions = positions.at[slot].set(now.t)
-        stored = [
-            lax.dynamic_update_index_in_dim(buffer, x, slot, 0, allow_negative_indices=False)
-            for buffer, x in zip(stored, keep(recorded, now.carry), strict=True)
-        ]
+        stored = store(loop, stored, keep(recorded, now.carry), slot)
         now = _run_until(loop, steps, limit, stop, now)
         return [*now.flat(), *memory, positions, *stored]
 

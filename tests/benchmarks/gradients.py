@@ -119,7 +119,8 @@ def gradient_rows() -> list[Row]:
 def temporary_bytes(build: Build, loops: Any) -> int:
     """How much memory a compiled program needs beside its inputs and outputs."""
     fun, args = build(loops)
-    return jax.jit(fun).lower(*args).compile().memory_analysis().temp_size_in_bytes
+    analysis: Any = jax.jit(fun).lower(*args).compile().memory_analysis()
+    return analysis.temp_size_in_bytes
 
 
 def memory_counts(ours: Loops) -> list[Count]:
