@@ -15,7 +15,7 @@ import numpy as np
 from jax.tree_util import treedef_is_leaf
 
 from loops import _jax
-from loops.primitives.checkpointed_loop import MAX_STEPS, Loop, LoopInputs
+from loops.primitives.checkpointed_loop import MAX_STEPS, Loop, LoopInputs, to_host
 from loops.primitives.layout import merge, partition
 from loops.reverse.placement import default_checkpoints
 
@@ -118,7 +118,7 @@ class Slots(NamedTuple):
     """Parameters of the primitive: how many carries are kept, and where."""
 
     slots: int
-    on_host: bool
+    transfer_jaxpr: Any
 
 
 def check_checkpoints(loop: str, value: Any) -> Checkpoints | None:
@@ -136,7 +136,7 @@ def check_checkpoints(loop: str, value: Any) -> Checkpoints | None:
 def slots_for(checkpoints: Checkpoints | None, most_steps: int) -> Slots:
     """How many carries to keep: those asked for, or enough to run no step more than twice."""
     wanted = checkpoints or Checkpoints(default_checkpoints(most_steps))
-    return Slots(max(1, min(wanted.number, most_steps)), wanted.on_host)
+    return Slots(max(1, min(wanted.number, most_steps)), to_host() if wanted.on_host else None)
 
 
 class FlatLoop(NamedTuple):

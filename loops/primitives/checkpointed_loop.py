@@ -32,6 +32,7 @@ one number for each lane; `lanes` then says what else is there lane by lane.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -58,6 +59,16 @@ class Lanes(NamedTuple):
     carry: tuple[bool, ...]
     back: tuple[bool, ...]
     xs: tuple[bool, ...]
+
+
+@functools.cache
+def to_host() -> Any:
+    """A jaxpr that moves a number to the host's memory.
+
+    It is never run. Before JAX lowers a program it looks for such an equation in it, and where it
+    finds none it takes no notice of those that come up while it lowers.
+    """
+    return jax.make_jaxpr(lambda x: jax.device_put(x, jax.memory.Space.Host))(np.float32(0))
 
 
 class LoopInputs(NamedTuple):
@@ -109,7 +120,7 @@ class Loop(NamedTuple):
     linear_carry: tuple[bool, ...] = ()
     linear_xs: tuple[bool, ...] = ()
     lanes: Lanes | None = None
-    on_host: bool = False  # the stored carries live in the host's memory
+    transfer_jaxpr: Any = None  # that of `to_host`, if stored carries live in the host's memory
 
     @property
     def num_ys(self) -> int:
@@ -151,7 +162,8 @@ class Loop(NamedTuple):
 
     def stored_aval(self, aval: Any) -> Any:
         """The type of a part of the carry when it is stored."""
-        return aval.update(memory_space=jax.memory.Space.Host) if self.on_host else aval
+        on_host = self.transfer_jaxpr is not None
+        return aval.update(memory_space=jax.memory.Space.Host) if on_host else aval
 
     def carry_avals(self) -> list[Any]:
         """The types of the carry."""

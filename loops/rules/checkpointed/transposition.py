@@ -180,7 +180,7 @@ def _transposed_loop(loop: Loop, linear: LinearParts) -> Loop:
         is_counted=loop.is_counted,
         reverse=loop.reverse,
         unroll=loop.unroll,
-        on_host=loop.on_host,
+        transfer_jaxpr=loop.transfer_jaxpr,
         cached=(True,) * sum(values.carry) if keeps_cache else None,
         linear_carry=(*keep(values.carry, was_linear_carry), *[True] * sum(linear.back)),
         linear_xs=(*keep(values.xs, was_linear_xs), *[True] * num_cts),
