@@ -5,7 +5,8 @@ from pathlib import Path as _Path
 from loops import _jax as _door
 from loops import interop as _interop  # noqa: F401  (importing it registers more rules)
 from loops import rules as _rules  # noqa: F401  (importing it registers the rules)
-from loops.checkpointed import Checkpoints, MaxStepsWarning
+from loops.checkpointed import Checkpoints
+from loops.cut_off import MaxStepsWarning
 from loops.fori_loop import fori_loop
 from loops.interop.replace_lax import replace_lax
 from loops.interop.to_lax import to_lax

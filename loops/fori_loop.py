@@ -26,11 +26,11 @@ from loops.checkpointed import (
     Checkpoints,
     EarlyEnd,
     StepBound,
-    ask_whether_cut_off,
     check_checkpoints,
     check_count,
     slots_for,
 )
+from loops.cut_off import ask_whether_cut_off
 from loops.primitives.checkpointed_loop import MAX_STEPS
 from loops.scan import scan_named
 from loops.while_loop import while_loop_named

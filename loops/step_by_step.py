@@ -18,7 +18,7 @@ from jax.tree_util import tree_map
 from checks import _check_carry_type
 from loops import _jax
 from loops.body import BodyOut, trace_to_fixpoint
-from loops.checkpointed import ask_whether_cut_off
+from loops.cut_off import ask_whether_cut_off
 
 
 def scan_step_by_step(

@@ -16,7 +16,6 @@ from loops.checkpointed import (
     Checkpoints,
     FlatLoop,
     StepBound,
-    ask_whether_cut_off,
     bind_checkpointed,
     check_checkpoints,
     check_count,
@@ -24,6 +23,7 @@ from loops.checkpointed import (
     refuse_effects,
     slots_for,
 )
+from loops.cut_off import ask_whether_cut_off
 from loops.learning import tracing_a_body, unfinished_loop
 from loops.primitives.checkpointed_loop import MAX_STEPS
 from loops.primitives.layout import merge, partition

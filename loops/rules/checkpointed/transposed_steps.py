@@ -1,0 +1,192 @@
+"""The steps of a transposed loop; `transposition` has the equations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from loops import _jax
+from loops.primitives.checkpointed_loop import Loop
+from loops.primitives.layout import cut, merge, partition
+
+
+class LinearParts(NamedTuple):
+    """Which parts of a loop are linear: tangents, and what a step makes of them."""
+
+    consts: list[bool]
+    carry: list[bool]
+    back: list[bool]
+    xs: list[bool]
+
+
+class TransposedSteps:
+    """One step there and one back of the transposed loop, made out of those of a linear one."""
+
+    def __init__(self, loop: Loop, linear: LinearParts) -> None:
+        self.loop, self.linear = loop, linear
+        sizes = [loop.num_consts, loop.num_carry]
+        consts, carry, xs = cut(loop.forward_jaxpr.in_avals, sizes)
+        back: list[Any] = []
+        self.rows: list[Any] = []
+        if loop.backward_jaxpr is not None:
+            back, self.rows = cut(loop.backward_jaxpr.out_avals, [loop.num_back])
+        self.ys = loop.forward_jaxpr.out_avals[loop.num_carry :]
+        self._avals = {"consts": consts, "carry": carry, "back": back, "xs": xs}
+
+    def _values(self, group: str) -> list[Any]:
+        """The types of what is not linear."""
+        return partition(getattr(self.linear, group), self._avals[group])[0]
+
+    def _cotangents(self, group: str) -> list[Any]:
+        """The types of the cotangents of what is linear."""
+        linear = partition(getattr(self.linear, group), self._avals[group])[1]
+        return [aval.to_ct_aval() for aval in linear]
+
+    def _row_cotangents(self) -> list[Any]:
+        return [aval.to_ct_aval() for aval in (*self.ys, *self.rows)]
+
+    def there(self) -> Any:
+        """One step there.
+
+        [*consts, *carry, *cotangents of back, *x, *cotangents of y, *cotangents of row]
+            -> [*carry, *cotangents of back]
+        """
+        groups = [
+            self._values("consts"),
+            self._values("carry"),
+            self._cotangents("back"),
+            self._values("xs"),
+            self._row_cotangents(),
+            self._values("back"),
+        ]
+        num_back = len(groups[-1])
+
+        def step(*args: Any) -> list[Any]:
+            consts, carry, back_cts, xs, row_cts, back = _cut_like(groups, args)
+            return [
+                *_values_of(
+                    self.loop.forward_jaxpr,
+                    self._forward_marks(),
+                    [*consts, *carry, *xs],
+                    self.linear.carry,
+                ),
+                *self._through_back(consts, carry, back, back_cts, xs, row_cts),
+            ]
+
+        avals = [aval for group in groups for aval in group]
+        jaxpr = _jax.trace_closed(step, avals, _jax.without_names(self.loop.forward_jaxpr))
+        if not num_back:
+            return jaxpr
+        keep_inputs = [*[True] * (len(avals) - num_back), *[False] * num_back]
+        everything = [True] * len(jaxpr.out_avals)
+        live = _jax.eliminate_dead_code(jaxpr, everything, keep_inputs)
+        if any(live.used_inputs[-num_back:]):
+            raise NotImplementedError(
+                "Second derivative in reverse of a loop with `checkpoints` or `max_steps` whose "
+                "body has a custom_vjp with a backward rule that is not linear in its cotangent."
+            )
+        return live.jaxpr
+
+    def _forward_marks(self) -> list[bool]:
+        return [*self.linear.consts, *self.linear.carry, *self.linear.xs]
+
+    def _through_back(
+        self,
+        consts: list[Any],
+        carry: list[Any],
+        back: list[Any],
+        back_cts: list[Any],
+        xs: list[Any],
+        row_cts: list[Any],
+    ) -> list[Any]:
+        """The cotangents of `back` before a step back, from those after it."""
+        if not any(self.linear.back):
+            return []
+        accumulators = [_jax.ValAccum(aval) for aval in self._cotangents("back")]
+        values = [
+            *merge(self.linear.consts, consts, self._ignored("consts")),
+            *merge(self.linear.carry, carry, self._ignored("carry")),
+            *merge(self.linear.back, back, accumulators),
+            *merge(self.linear.xs, xs, self._ignored("xs")),
+        ]
+        rows = row_cts[len(self.ys) :]
+        _jax.backward_pass(self.loop.backward_jaxpr, values, [*self._back_cts(back_cts), *rows])
+        return [_jax.instantiate_zeros(acc.freeze()) for acc in accumulators]
+
+    def _ignored(self, group: str) -> list[Any]:
+        return [_jax.NullAccum(aval) for aval in self._cotangents(group)]
+
+    def _back_cts(self, back_cts: list[Any]) -> list[Any]:
+        zeros = [_jax.Zero(aval.to_ct_aval()) for aval in self._values("back")]
+        return merge(self.linear.back, zeros, back_cts)
+
+    def back(self) -> Any:
+        """One step back.
+
+        [*consts, *carry, *cotangents of back, *back, *cotangents of carry, *sums,
+         *x, *cotangents of y, *cotangents of row]
+            -> [*back, *cotangents of carry, *sums, *cotangents of x]
+        """
+        loop, linear = self.loop, self.linear
+        groups = [
+            self._values("consts"),
+            self._values("carry"),
+            self._cotangents("back"),
+            self._values("back"),
+            self._cotangents("carry"),
+            self._cotangents("consts"),
+            self._values("xs"),
+            self._row_cotangents(),
+        ]
+
+        def step(*args: Any) -> list[Any]:
+            consts, carry, back_cts, back, carry_cts, sums, xs, row_cts = _cut_like(groups, args)
+            const_accs = [
+                _jax.ValAccum(aval, value)
+                for aval, value in zip(self._cotangents("consts"), sums, strict=True)
+            ]
+            carry_accs = [_jax.ValAccum(aval) for aval in self._cotangents("carry")]
+            xs_accs = [_jax.ValAccum(aval) for aval in self._cotangents("xs")]
+            all_consts = merge(linear.consts, consts, const_accs)
+            all_carry = merge(linear.carry, carry, carry_accs)
+            all_xs = merge(linear.xs, xs, xs_accs)
+            zeros = [_jax.Zero(aval.to_ct_aval()) for aval in self._values("carry")]
+            ys_cts, rows_cts = cut(row_cts, [len(self.ys)])
+            _jax.backward_pass(
+                loop.forward_jaxpr,
+                [*all_consts, *all_carry, *all_xs],
+                [*merge(linear.carry, zeros, carry_cts), *ys_cts],
+            )
+            new_back: list[Any] = []
+            if loop.backward_jaxpr is not None:
+                all_back = merge(linear.back, back, self._ignored("back"))
+                _jax.backward_pass(
+                    loop.backward_jaxpr,
+                    [*all_consts, *all_carry, *all_back, *all_xs],
+                    [*self._back_cts(back_cts), *rows_cts],
+                )
+                marks = [*linear.consts, *linear.carry, *linear.back, *linear.xs]
+                values = [*consts, *carry, *back, *xs]
+                new_back = _values_of(loop.backward_jaxpr, marks, values, linear.back)
+            accumulators = [*carry_accs, *const_accs, *xs_accs]
+            return [*new_back, *(_jax.instantiate_zeros(a.freeze()) for a in accumulators)]
+
+        avals = [aval for group in groups for aval in group]
+        return _jax.trace_closed(step, avals, _jax.without_names(loop.forward_jaxpr))
+
+
+def _cut_like(groups: Sequence[Sequence[Any]], values: Sequence[Any]) -> list[list[Any]]:
+    """Cut values into groups as long as those given."""
+    return cut(values, [len(group) for group in groups])[:-1]
+
+
+def _values_of(
+    jaxpr: Any, linear_in: Sequence[bool], values: Sequence[Any], linear_out: Sequence[bool]
+) -> list[Any]:
+    """The first outputs of a jaxpr, as far as they are not linear, from the inputs that are not."""
+    others = len(jaxpr.out_avals) - len(linear_out)
+    wanted = [*(not m for m in linear_out), *[False] * others]
+    if not any(wanted):
+        return []
+    live = _jax.eliminate_dead_code(jaxpr, wanted, [not m for m in linear_in])
+    return _jax.call_jaxpr(live.jaxpr, *values)
