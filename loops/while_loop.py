@@ -9,8 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from checks.passes import BodyOut
+from checks.tracing import LoopBody
 from loops import _jax
-from loops.body import BodyOut, refuse_forbidden_effects, trace_to_fixpoint
+from loops.body import refuse_forbidden_effects, trace_to_fixpoint
 from loops.checkpointed import (
     UNBOUNDED,
     Checkpoints,
@@ -130,13 +132,18 @@ def while_loop_named(
     cond_debug: Any,
     body_debug: Any,
     bound: StepBound = UNBOUNDED,
+    written: Callable[[], LoopBody] | None = None,
 ) -> Any:
-    """`while_loop` with the names that error messages give to the two functions."""
+    """`while_loop` with the names that error messages give to the two functions.
+
+    `written()` is the body as the user wrote it, where that is not `body_fun`.
+    """
+    written = written or (lambda: LoopBody(body_fun))
     init = _jax.flatten_tree(init_val)
     _jax.check_ref_arguments(body_debug, list(init))
     if _jax.disable_jit():
         try:
-            return while_step_by_step(cond_fun, body_fun, init, bound.max_steps)
+            return while_step_by_step(cond_fun, body_fun, init, written, bound.max_steps)
         except jax.errors.ConcretizationTypeError:
             pass  # the condition is traced, for instance by vmap: only the primitive can run it
 
@@ -152,7 +159,7 @@ def while_loop_named(
         traced = TracedWhile(cond.jaxpr, cond.consts, body.jaxpr, body.consts, body.out_tree)
         return traced, BodyOut(body.out_tree, body.out_avals, body.jaxpr, len(body.consts))
 
-    settled = trace_to_fixpoint("while_loop body", body_fun, init, trace)
+    settled = trace_to_fixpoint("while_loop body", body_fun, init, trace, written=written)
     traced = settled.traced
     refuse_forbidden_effects("while", traced.cond_jaxpr.effects | traced.body_jaxpr.effects)
     if settled.is_unfinished:

@@ -1,0 +1,205 @@
+"""What an error of the carry contract says beyond its text: where a type changed, and what to do.
+
+Nothing here runs unless a loop is refused. The body is then traced again, at most for a few seconds
+in all, to try each piece of advice before it is given.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jax.core import AbstractValue, ShapedArray
+from jax.tree_util import keystr, tree_flatten_with_path, tree_unflatten
+
+from checks.advice import Suggestion
+from checks.errors import CarryMismatch, CarryTypeError
+from checks.naming import parameter_name
+from checks.passes import BodyOut
+from checks.provenance import Provenance, follow
+from checks.source import Place
+from checks.structure_suggestions import StructureProblem, structure_candidates
+from checks.suggestions import LeafProblem, candidates
+from checks.tracing import LoopBody
+from checks.trial import Budget, Change, OutOfTime, Trial, subtree_at
+from checks.written import WrittenBody
+
+KeyPath = tuple[Any, ...]
+
+
+def explain_mismatches(
+    get_body: Callable[[], LoopBody],
+    error: CarryTypeError,
+    history: Sequence[Sequence[AbstractValue]],
+    tree: Any,
+    out: BodyOut,
+) -> None:
+    """Add provenance and suggestions to an error's mismatches, and notes that say them.
+
+    Args:
+      get_body: gives the body as the user wrote it.
+      error: the error.
+      history: the types of the loop's carry in each pass.
+      tree: the structure of the loop's carry.
+      out: what came out of the last pass.
+    """
+    try:
+        explanation = _Explanation(get_body(), history, tree, out)
+        error.mismatches = tuple(map(explanation.of_mismatch, error.mismatches))
+    except Exception:  # noqa: BLE001  whatever goes wrong here must not hide the user's error
+        return
+    for mismatch in error.mismatches:
+        note = explanation.note(mismatch)
+        if note:
+            error.add_note(note)
+
+
+class _Explanation:
+    """All that is known about a refused body."""
+
+    def __init__(
+        self,
+        body: LoopBody,
+        history: Sequence[Sequence[AbstractValue]],
+        tree: Any,
+        out: BodyOut,
+    ) -> None:
+        self.body = body
+        first, last = tree_unflatten(tree, history[0]), tree_unflatten(tree, history[-1])
+        self.carry_in = subtree_at(last, body.slot)
+        self.jaxpr, self.carry_out = out.jaxpr, subtree_at(out.as_pytree(), body.slot)
+        # The leaves of the loop's carry that stand before the user's.
+        self.offset = 0 if out.jaxpr is None else _leaves_before(last, body.slot)
+        if out.jaxpr is None:  # the body was run step by step
+            self.jaxpr = body.trace(body.fun, self.carry_in).jaxpr
+        self.written = WrittenBody(body)
+        self.parameter = parameter_name(body.fun, body.position)
+        self.trial = Trial(body, subtree_at(first, body.slot), Budget())
+
+    def of_mismatch(self, mismatch: CarryMismatch) -> CarryMismatch:
+        """A mismatch with its provenance and a suggestion."""
+        path = mismatch.path[len(self.body.slot) :]
+        if mismatch.kind == "structure":
+            provenance, changes = self._of_structure(path)
+        else:
+            provenance, changes = self._of_leaf(mismatch, path)
+        suggestion = self._first_that_works(mismatch, path, changes)
+        return dataclasses.replace(mismatch, provenance=provenance, suggestion=suggestion)
+
+    # ------------------------------------------------------------ a leaf of another type
+
+    def _of_leaf(
+        self, mismatch: CarryMismatch, path: KeyPath
+    ) -> tuple[Provenance | None, Iterator[Change]]:
+        before, after = mismatch.input_type, mismatch.output_type
+        position = self.offset + _paths(self.carry_in).index(path)
+        trail = follow(self.jaxpr, position, before)  # pyrefly: ignore[bad-argument-type]
+        returned, is_exact = self.written.returned(path)
+        sites = (*trail.sites, returned) if returned and is_exact else trail.sites
+        provenance = trail.provenance
+        if provenance is None and returned is not None:
+            provenance = Provenance(returned)
+        if not (isinstance(before, ShapedArray) and isinstance(after, ShapedArray)):
+            return provenance, iter(())
+        problem = LeafProblem(
+            path, before, after, provenance, sites, trail.upstream, self.written, self.body.steps
+        )
+        return provenance, candidates(problem)
+
+    # ------------------------------------------------------------ another structure
+
+    def _of_structure(self, path: KeyPath) -> tuple[Provenance | None, Iterator[Change]]:
+        before, after = subtree_at(self.carry_in, path), subtree_at(self.carry_out, path)
+        returned, is_exact = self.written.returned(path)
+        place = self._place_of_new_key(before, after) or self._place_of_class(after) or returned
+        problem = StructureProblem(
+            path,
+            before,
+            after,
+            returned if is_exact else None,
+            self.parameter + keystr(path),
+            self.written,
+        )
+        return place and Provenance(place), structure_candidates(problem)
+
+    def _place_of_new_key(self, before: Any, after: Any) -> Place | None:
+        if not (isinstance(before, dict) and isinstance(after, dict)):
+            return None
+        new = [key for key in after if key not in before]
+        return self.written.writes_key(new[0]) if new else None
+
+    def _place_of_class(self, after: Any) -> Place | None:
+        return self.written.calls(type(after).__name__)
+
+    # ------------------------------------------------------------ advice
+
+    def _first_that_works(
+        self, mismatch: CarryMismatch, path: KeyPath, changes: Iterator[Change]
+    ) -> Suggestion | None:
+        """The first change that mends the component and breaks nothing else."""
+        try:
+            before = self.trial.mismatches()
+            if before is None:
+                return None
+            known = {found.path for found in before}
+            if path not in known:  # an earlier piece of advice has mended this one too
+                return None
+            for change in changes:
+                trial = self.trial.with_change(change) if any(change) else None
+                after = None if trial is None else trial.mismatches()
+                if trial is None or after is None:
+                    continue
+                left = {found.path for found in after}
+                if path not in left and (left <= known or mismatch.kind == "structure"):
+                    self.trial = trial
+                    return self._suggestion(mismatch, change)
+        except OutOfTime:
+            pass
+        return None
+
+    def _suggestion(self, mismatch: CarryMismatch, change: Change) -> Suggestion:
+        component = self.name_of(mismatch)
+        start = "".join(f"start {component} from `{init.code}`" for init in change.init)
+        if not change.edits:
+            return Suggestion(start, change.init[0].code)
+        (edit,) = change.edits
+        place = Place(edit.file, edit.span.line, edit.code.co_qualname, edit.span, edit.code)
+        old, new = _one_line(edit.old), _one_line(edit.new)
+        text = f"at {place} write `{new}` for `{old}`"
+        init_code = change.init[0].code if change.init else ""
+        text += f", and {start}" if start else ""
+        return Suggestion(text, edit.new, place, edit.old, init_code)
+
+    def name_of(self, mismatch: CarryMismatch) -> str:
+        """The component as the author of the user's function would write it."""
+        path = keystr(mismatch.path[len(self.body.slot) :])
+        return f"{self.parameter}{path}" if self.parameter or path else "the carry"
+
+    def note(self, mismatch: CarryMismatch) -> str:
+        """What the traceback says about a mismatch; nothing where nothing is known."""
+        lines = []
+        provenance = mismatch.provenance
+        if provenance is not None:
+            lines.append(f"{self.name_of(mismatch)} changes at {provenance}")
+            if provenance.reaches is not None:
+                lines.append(f"  and is taken over at {_described(provenance.reaches)}")
+            if provenance.returns is not None:
+                lines.append(f"  and is returned from {_described(provenance.returns)}")
+        if mismatch.suggestion is not None:
+            lines.append(f"  to mend it, {mismatch.suggestion}")
+        return "\n".join(lines)
+
+
+def _described(place: Place) -> str:
+    return f"{place}: `{_one_line(place.text)}`" if place.text else str(place)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _paths(tree: Any) -> list[KeyPath]:
+    return [path for path, _ in tree_flatten_with_path(tree)[0]]
+
+
+def _leaves_before(tree: Any, slot: KeyPath) -> int:
+    return sum(path[: len(slot)] != slot for path in _paths(tree)) if slot else 0

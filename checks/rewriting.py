@@ -1,0 +1,86 @@
+"""Expressions rewritten as text: a keyword added to a call, a method called on the result."""
+
+import ast
+
+
+def parsed(text: str) -> ast.expr | None:
+    """The syntax tree of an expression that may run over several lines; None if it is none."""
+    try:
+        return ast.parse(f"({text})", mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+_BINDS_TIGHTLY = (ast.Call, ast.Name, ast.Attribute, ast.Subscript, ast.List, ast.Dict, ast.Set)
+
+
+def operand(text: str) -> str:
+    """An expression, in parentheses if a method cannot be called on it as it stands."""
+    node = parsed(text)
+    if node is None or isinstance(node, _BINDS_TIGHTLY) or text.startswith("("):
+        return text if node is None or isinstance(node, _BINDS_TIGHTLY) else f"({text})"
+    return f"({text})"
+
+
+def call_method(text: str, call: str) -> str:
+    """`text` with a method call or an index after it."""
+    return operand(text) + call
+
+
+def called_name(text: str) -> str:
+    """The last part of the name of the function that an expression calls, or nothing."""
+    node = parsed(text)
+    if not isinstance(node, ast.Call):
+        return ""
+    function = node.func
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def with_keyword(text: str, name: str, value: str) -> str | None:
+    """A call with a keyword argument added, or changed if it has one of that name.
+
+    Example:
+      >>> with_keyword("x.sum(axis=0)", "keepdims", "True")
+      'x.sum(axis=0, keepdims=True)'
+    """
+    node = parsed(text)
+    if not isinstance(node, ast.Call) or not text.endswith(")"):
+        return None
+    for keyword in node.keywords:
+        if keyword.arg == name:
+            keyword.value = ast.parse(value, mode="eval").body
+            return ast.unparse(node)
+    before = text[:-1].rstrip()
+    if before.endswith(","):
+        return f"{before} {name}={value})"
+    has_arguments = node.args or node.keywords
+    return f"{before}{', ' if has_arguments else ''}{name}={value})"
+
+
+def receiver(text: str) -> str | None:
+    """What a call without arguments is made on: `c.x` of `c.x.squeeze()`, or of `jnp.squeeze(c.x)`."""
+    node = parsed(text)
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute) and not node.args:
+        return ast.unparse(node.func.value)
+    return ast.unparse(node.args[0]) if len(node.args) == 1 else None
+
+
+def with_floor_division(text: str) -> str | None:
+    """A true division as a floor division; None for any other expression.
+
+    Example:
+      >>> with_floor_division("(a + b) / 2")
+      '(a + b) // 2'
+    """
+    node = parsed(text)
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
+        return None
+    node.op = ast.FloorDiv()
+    return ast.unparse(node)
+
+
+def literal_tuple(values: tuple[object, ...]) -> str:
+    """A shape as Python writes it."""
+    return repr(tuple(values))

@@ -1,0 +1,136 @@
+"""Advice for a carry whose pytree structure changes: candidates, the likeliest first."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jax.core import ShapedArray
+from jax.tree_util import keystr, tree_leaves, tree_structure
+
+from checks.edits import Edit
+from checks.rewriting import operand
+from checks.source import Place
+from checks.suggestions import dtype_code
+from checks.trial import Change, InitChange
+from checks.written import WrittenBody
+
+
+@dataclass(frozen=True)
+class StructureProblem:
+    """A component whose structure differs: the pytrees of types that go in and come out.
+
+    `site` is the expression that the body returns for it, and `parameter` what the body calls the
+    component that goes in.
+    """
+
+    path: tuple[Any, ...]
+    before: Any
+    after: Any
+    site: Place | None
+    parameter: str
+    written: WrittenBody
+
+    @property
+    def init(self) -> str:
+        """The component in the initial carry, as an expression."""
+        return f"init{keystr(self.path)}"
+
+
+def structure_candidates(problem: StructureProblem) -> Iterator[Change]:
+    """Changes that may mend a component's structure, the likeliest first."""
+    before, after = problem.before, problem.after
+    if after is None:
+        yield from _edited(problem, problem.parameter)
+    yield from _same_leaves(problem)
+    if isinstance(before, dict) and isinstance(after, dict):
+        yield from _dictionaries(problem)
+    code = types_code(after, problem.written.jnp)
+    if code is not None and after is not None:
+        yield Change((), (InitChange(problem.path, after, _extended(problem, code)),))
+    if isinstance(before, dict) and isinstance(after, dict) and not before.keys() - after.keys():
+        kept = "{k: v for k, v in %s.items() if k in %s}"
+        yield from _edited(problem, kept, problem.parameter)
+
+
+def _edited(problem: StructureProblem, new: str, *more: str) -> Iterator[Change]:
+    """The returned expression replaced; `%s` stands for it, and then for the texts in `more`."""
+    site = problem.site
+    if site is None or site.span is None or site.code is None or not site.text:
+        return
+    text = new % (operand(site.text), *more) if "%s" in new else new
+    yield Change((Edit(site.file, site.span, site.code, text),))
+
+
+def _same_leaves(problem: StructureProblem) -> Iterator[Change]:
+    """The output's leaves in the input's structure, where they are as many and of the same types."""
+    before, after = problem.before, problem.after
+    leaves_in, leaves_out = tree_leaves(before), tree_leaves(after)
+    if len(leaves_in) != len(leaves_out) or not leaves_in:
+        return
+    plain = (list, tuple)
+    if type(before) in plain and type(after) in plain and len(before) == len(after):
+        yield from _edited(problem, f"{type(before).__name__}(%s)")
+    if isinstance(before, ShapedArray):
+        if type(after) in plain and len(after) == 1:
+            yield from _edited(problem, "%s[0]")
+        return
+    if type(before) in plain and len(before) == 1 and isinstance(after, ShapedArray):
+        yield from _edited(problem, "(%s,)" if type(before) is tuple else "[%s]")
+        return
+    if isinstance(before, dict) and isinstance(after, dict) and type(before) is type(after):
+        return  # other keys: nothing tells which of them belong together
+    if isinstance(before, dict) != isinstance(after, dict) and not _fields(after):
+        return
+    tree = f"{problem.written.jax}.tree"
+    again = f"{tree}.unflatten({tree}.structure({problem.parameter}), {tree}.leaves(%s))"
+    yield from _edited(problem, again)
+
+
+def _fields(tree: Any) -> bool:
+    return hasattr(tree, "_fields") or hasattr(tree, "__dataclass_fields__")
+
+
+def _dictionaries(problem: StructureProblem) -> Iterator[Change]:
+    before, after = problem.before, problem.after
+    lacks, adds = before.keys() - after.keys(), after.keys() - before.keys()
+    if lacks and not adds:
+        yield from _edited(problem, f"{{**{problem.parameter}, **%s}}")
+
+
+def _extended(problem: StructureProblem, code: str) -> str:
+    """Code of the component as it comes out, with what it keeps of the initial one."""
+    before, after = problem.before, problem.after
+    if type(before) is dict and type(after) is dict and before.keys() <= after.keys():
+        if all(tree_structure(before[k]) == tree_structure(after[k]) for k in before):
+            new = {k: v for k, v in after.items() if k not in before}
+            entries = ", ".join(
+                f"{k!r}: {types_code(v, problem.written.jnp)}" for k, v in new.items()
+            )
+            return f"{{**{problem.init}, {entries}}}"
+    return code
+
+
+def types_code(tree: Any, alias: str | None) -> str | None:
+    """An expression that makes zeros of the given types; None where there is no plain one."""
+    if isinstance(tree, ShapedArray):
+        try:
+            return f"{alias or 'jnp'}.zeros({tree.shape!r}, {dtype_code(tree.dtype, alias)})"
+        except TypeError:  # a typed key
+            return None
+    if tree is None:
+        return "None"
+    if type(tree) is dict:
+        entries = {k: types_code(v, alias) for k, v in tree.items()}
+        if None in entries.values():
+            return None
+        return "{" + ", ".join(f"{k!r}: {v}" for k, v in entries.items()) + "}"
+    if type(tree) in (list, tuple):
+        items = [types_code(v, alias) for v in tree]
+        known = [item for item in items if item is not None]
+        if len(known) < len(items):
+            return None
+        inside = ", ".join(known)
+        if type(tree) is list:
+            return f"[{inside}]"
+        return f"({inside},)" if len(items) == 1 else f"({inside})"
+    return None
