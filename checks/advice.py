@@ -24,10 +24,10 @@ class Suggestion:
       >>> import jax.numpy as jnp
       >>> from checks import CarryTypeError, check_scan
       >>> try:
-      ...     check_scan(lambda c, x: (c * x, None), jnp.int32(1), jnp.ones(3))
+      ...     check_scan(lambda c, x: (c.sum(), None), jnp.ones(1), length=3)
       ... except CarryTypeError as error:
       ...     print(error.mismatches[0].suggestion.code)
-      jnp.asarray(init, jnp.float32)
+      c.sum(keepdims=True)
     """
 
     text: str

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jax.core import AbstractValue, ShapedArray
-from jax.tree_util import keystr, tree_flatten_with_path, tree_unflatten
+from jax.tree_util import keystr, tree_unflatten
 
 from checks.advice import Suggestion
 from checks.errors import CarryMismatch, CarryTypeError
@@ -19,7 +19,7 @@ from checks.provenance import Provenance, follow
 from checks.source import Place
 from checks.structure_suggestions import StructureProblem, structure_candidates
 from checks.suggestions import LeafProblem, candidates
-from checks.tracing import LoopBody
+from checks.tracing import LoopBody, key_paths
 from checks.trial import Budget, Change, OutOfTime, Trial, subtree_at
 from checks.written import WrittenBody
 
@@ -91,7 +91,7 @@ class _Explanation:
         self, mismatch: CarryMismatch, path: KeyPath
     ) -> tuple[Provenance | None, Iterator[Change]]:
         before, after = mismatch.input_type, mismatch.output_type
-        position = self.offset + _paths(self.carry_in).index(path)
+        position = self.offset + key_paths(self.carry_in).index(path)
         trail = follow(self.jaxpr, position, before)  # pyrefly: ignore[bad-argument-type]
         returned, is_exact = self.written.returned(path)
         sites = (*trail.sites, returned) if returned and is_exact else trail.sites
@@ -197,9 +197,5 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _paths(tree: Any) -> list[KeyPath]:
-    return [path for path, _ in tree_flatten_with_path(tree)[0]]
-
-
 def _leaves_before(tree: Any, slot: KeyPath) -> int:
-    return sum(path[: len(slot)] != slot for path in _paths(tree)) if slot else 0
+    return sum(path[: len(slot)] != slot for path in key_paths(tree)) if slot else 0

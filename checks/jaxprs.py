@@ -3,7 +3,7 @@
 Only attributes that jaxprs show to everyone are read, so this needs no private module of JAX.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from jax.core import AbstractValue
@@ -93,20 +93,40 @@ def _jaxprs_that_give_outputs(eqn: Any) -> list[Any]:
     return [value for value in params.values() if hasattr(value, "eqns")][:1]
 
 
-def depends_on(scope: Scope, atom: Any, wanted: Callable[[Any], bool]) -> bool:
-    """Whether a value is computed from an input of the jaxpr for which `wanted` holds."""
+def depends_on(scope: Scope, atom: Any, source: Any) -> bool:
+    """Whether a value is computed from a variable of the same jaxpr, each equation as a whole."""
     seen, left = set(), [atom]
     while left:
         current = left.pop()
         if is_literal(current) or current in seen:
             continue
+        if current is source:
+            return True
         seen.add(current)
         made = scope.producer(current)
-        if made is None:
-            if wanted(current):
-                return True
+        left.extend(made[0].invars if made else ())
+    return False
+
+
+def forwards(scope: Scope, atom: Any, source: Any) -> bool:
+    """Whether a value is an input of the jaxpr as it came, perhaps through a jitted function."""
+    while not is_literal(atom):
+        if scope.parent is None and atom is source:
+            return True
+        made = scope.producer(atom)
+        if made is not None:
+            eqn, output = made
+            inner = list(inner_outputs(scope, eqn, output))
+            if eqn.primitive.name not in ("jit", "pjit", "closed_call") or len(inner) != 1:
+                return False
+            scope, atom = inner[0]
+        elif scope.parent is not None:
+            outer = scope.operand_of(atom)
+            if outer is None:
+                return False
+            scope, atom = scope.parent, outer
         else:
-            left.extend(made[0].invars)
+            return False
     return False
 
 

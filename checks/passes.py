@@ -4,7 +4,7 @@ The rule is one for the loops, which convert their initial values by it, and for
 which have types only.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jax.core import AbstractValue, ShapedArray
@@ -49,10 +49,11 @@ class CarryChanges(NamedTuple):
     def new_avals(self) -> list[Any]:
         """The types after promotion and after the casts over mesh axes."""
         rows = zip(self.promoted_avals(), self.missing_axes, strict=True)
-        return [_varying(aval, axes) if axes else aval for aval, axes in rows]
+        return [with_varying(aval, axes) if axes else aval for aval, axes in rows]
 
 
-def _varying(aval: Any, axes: tuple[Hashable, ...]) -> Any:
+def with_varying(aval: Any, axes: Iterable[Hashable]) -> Any:
+    """A type that varies over more mesh axes, and is no longer weak, as a cast makes it."""
     return aval.update(mat=aval.mat.update(varying=aval.mat.varying | set(axes)), weak_type=False)
 
 

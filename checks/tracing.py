@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.core import AbstractValue
-from jax.tree_util import PyTreeDef, tree_flatten, tree_unflatten
+from jax.tree_util import PyTreeDef, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from checks.jaxprs import open_jaxpr
 
@@ -19,6 +19,11 @@ def as_aval(leaf: Any) -> AbstractValue:
         (variable,) = open_jaxpr(jax.make_jaxpr(lambda x: x)(leaf)).invars
         return variable.aval
     return jax.typeof(leaf)
+
+
+def key_paths(tree: Any) -> list[tuple[Any, ...]]:
+    """The key path of each leaf of a pytree."""
+    return [path for path, _ in tree_flatten_with_path(tree)[0]]
 
 
 class TracedFunction(NamedTuple):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import PyTreeDef, treedef_children
 
-from checks import explain_mismatches
+from checks.explanation import explain_mismatches
 from checks.passes import BodyOut, CarryChanges, CarryPasses
 from checks.tracing import LoopBody
 from loops import _jax

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from checks.condition import check_predicate
 from checks.passes import BodyOut
 from checks.tracing import LoopBody
 from loops import _jax
@@ -22,7 +23,6 @@ from loops.checkpointed import (
     bind_checkpointed,
     check_checkpoints,
     check_count,
-    check_predicate,
     refuse_effects,
     slots_for,
 )
@@ -152,7 +152,7 @@ def while_loop_named(
         # Nothing is learned from the condition, whose type is known beforehand.
         with tracing_a_body(may_be_thrown_away=False):
             cond = _jax.trace_function(cond_fun, (carry_avals,), cond_debug)
-        check_predicate("cond_fun", cond)
+        check_predicate("cond_fun", cond.out_tree, cond.out_avals)
         body_to_trace = finished_body(body_fun) if finish else body_fun
         body = _jax.trace_function(body_to_trace, (carry_avals,), body_debug)
         body = vary_with_predicate(body, cond.out_avals[0])
