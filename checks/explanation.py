@@ -15,7 +15,7 @@ from checks.advice import Suggestion
 from checks.errors import CarryMismatch, CarryTypeError
 from checks.naming import parameter_name
 from checks.passes import BodyOut
-from checks.provenance import Provenance, follow
+from checks.provenance import Provenance, Upstream, follow
 from checks.source import Place
 from checks.structure_suggestions import StructureProblem, structure_candidates
 from checks.suggestions import LeafProblem, candidates
@@ -78,44 +78,48 @@ class _Explanation:
     def of_mismatch(self, mismatch: CarryMismatch) -> CarryMismatch:
         """A mismatch with its provenance and a suggestion."""
         path = mismatch.path[len(self.body.slot) :]
+        upstream: tuple[Upstream, ...] = ()
         if mismatch.kind == "structure":
             provenance, changes = self._of_structure(path)
         else:
-            provenance, changes = self._of_leaf(mismatch, path)
+            provenance, upstream, changes = self._of_leaf(mismatch, path)
         suggestion = self._first_that_works(mismatch, path, changes)
+        if provenance is not None and suggestion is not None:
+            provenance = _blaming_what_helps(provenance, upstream, suggestion)
         return dataclasses.replace(mismatch, provenance=provenance, suggestion=suggestion)
 
     # ------------------------------------------------------------ a leaf of another type
 
     def _of_leaf(
         self, mismatch: CarryMismatch, path: KeyPath
-    ) -> tuple[Provenance | None, Iterator[Change]]:
+    ) -> tuple[Provenance | None, tuple[Upstream, ...], Iterator[Change]]:
         before, after = mismatch.input_type, mismatch.output_type
         position = self.offset + key_paths(self.carry_in).index(path)
         trail = follow(self.jaxpr, position, before)  # pyrefly: ignore[bad-argument-type]
-        returned, is_exact = self.written.returned(path)
-        sites = (*trail.sites, returned) if returned and is_exact else trail.sites
+        returned = self.written.returned(path)
+        sites = tuple(dict.fromkeys([*trail.sites, *returned.exact]))
         provenance = trail.provenance
-        if provenance is None and returned is not None:
-            provenance = Provenance(returned)
+        if provenance is None and returned.place is not None:
+            provenance = Provenance(returned.place)
         if not (isinstance(before, ShapedArray) and isinstance(after, ShapedArray)):
-            return provenance, iter(())
+            return provenance, trail.upstream, iter(())
         problem = LeafProblem(
             path, before, after, provenance, sites, trail.upstream, self.written, self.body.steps
         )
-        return provenance, candidates(problem)
+        return provenance, trail.upstream, candidates(problem)
 
     # ------------------------------------------------------------ another structure
 
     def _of_structure(self, path: KeyPath) -> tuple[Provenance | None, Iterator[Change]]:
         before, after = subtree_at(self.carry_in, path), subtree_at(self.carry_out, path)
-        returned, is_exact = self.written.returned(path)
-        place = self._place_of_new_key(before, after) or self._place_of_class(after) or returned
+        returned = self.written.returned(path)
+        place = self._place_of_new_key(before, after) or self._place_of_class(after)
+        place = place or returned.place
         problem = StructureProblem(
             path,
             before,
             after,
-            returned if is_exact else None,
+            returned.exact,
             self.parameter + keystr(path),
             self.written,
         )
@@ -180,6 +184,8 @@ class _Explanation:
         provenance = mismatch.provenance
         if provenance is not None:
             lines.append(f"{self.name_of(mismatch)} changes at {provenance}")
+            if provenance.origin is not None:
+                lines.append(f"  because of {_described(provenance.origin)}")
             if provenance.reaches is not None:
                 lines.append(f"  and is taken over at {_described(provenance.reaches)}")
             if provenance.returns is not None:
@@ -187,6 +193,16 @@ class _Explanation:
         if mismatch.suggestion is not None:
             lines.append(f"  to mend it, {mismatch.suggestion}")
         return "\n".join(lines)
+
+
+def _blaming_what_helps(
+    provenance: Provenance, upstream: tuple[Upstream, ...], suggestion: Suggestion
+) -> Provenance:
+    """The provenance, moved to the reduction whose lost axis turned out to be the cause."""
+    for reduction in upstream:
+        if reduction.place == suggestion.place and reduction.place != provenance.place:
+            return Provenance(*reduction, reaches=provenance.place, returns=provenance.returns)
+    return provenance
 
 
 def _described(place: Place) -> str:

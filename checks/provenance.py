@@ -30,6 +30,7 @@ class Provenance:
       equation: the equation that did it, as `primitive: input types -> output types`; empty where
         no equation did, because the structure of the carry changed.
       primitive: the name of that equation's primitive, or an empty text.
+      origin: the earlier line at which what came in was made, if that is another expression.
       reaches: the later line at which the carry took the type over, if that is another expression.
       returns: the expression that made the value which is returned, if that is yet another.
 
@@ -50,6 +51,7 @@ class Provenance:
     place: Place
     equation: str = ""
     primitive: str = ""
+    origin: Place | None = None
     reaches: Place | None = None
     returns: Place | None = None
 
@@ -75,17 +77,24 @@ class Provenance:
 
 
 class Root(NamedTuple):
-    """Where a foreign type comes from: an equation, or an input or constant that `consumer` reads."""
+    """Where a foreign type comes from: an equation, or an input or constant that `consumer` reads.
+
+    `meets` is the nearest equation after it that also reads a value of the carry's own type.
+    """
 
     scope: Scope
     eqn: Any
     consumer: "Reader | None"
+    meets: "Reader | None"
+
+    def teller(self) -> "Reader | None":
+        """The equation, or what first reads the input."""
+        return self.consumer if self.eqn is None else Reader(self.scope, self.eqn, 0)
 
     def places(self) -> list[Place]:
         """The lines of the equation, or of what first reads the input."""
-        if self.eqn is not None:
-            return self.scope.places(self.eqn)
-        return self.consumer.places() if self.consumer is not None else []
+        teller = self.teller()
+        return [] if teller is None else teller.places()
 
     @property
     def is_adapter(self) -> bool:
@@ -97,7 +106,11 @@ class Root(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """An equation that reads a value, in its scope, and how many operands of the foreign type."""
+    """An equation that reads a value, in its scope, and how many values of the foreign type.
+
+    Constants written into the equation do not count: in `n / 2` it is the division that makes a
+    float of an integer.
+    """
 
     scope: Scope
     eqn: Any
@@ -108,74 +121,88 @@ class Reader(NamedTuple):
         return self.scope.places(self.eqn)
 
 
-Foreign = Callable[[AbstractValue], bool]
+class Aspect(NamedTuple):
+    """One thing that differs between two types: which types have the output's, which the input's."""
+
+    name: str
+    is_foreign: Callable[[Any], bool]
+    is_native: Callable[[Any], bool]
 
 
-def foreign_types(in_aval: AbstractValue, out_aval: AbstractValue) -> list[Foreign]:
-    """For each thing that is wrong with an output's type, which types have it too."""
+def differing(in_aval: AbstractValue, out_aval: AbstractValue) -> list[Aspect]:
+    """What differs between two types, each thing by itself; the shape goes first."""
+
+    def aspect(name: str, get: Callable[[Any], Any]) -> Aspect:
+        inside, outside = get(in_aval), get(out_aval)
+        return Aspect(name, lambda aval: get(aval) == outside, lambda aval: get(aval) == inside)
+
+    def placement(aval: Any) -> Any:
+        if not isinstance(aval, ShapedArray):
+            return aval
+        return aval.mat, aval.memory_space, aval.sharding.spec
+
     if not (isinstance(in_aval, ShapedArray) and isinstance(out_aval, ShapedArray)):
-        return [lambda aval: aval == out_aval]
-    wrong: list[Foreign] = []
-    if in_aval.shape != out_aval.shape:
-        wrong.append(lambda aval: getattr(aval, "shape", None) == out_aval.shape)
-    if in_aval.dtype != out_aval.dtype:
-        wrong.append(lambda aval: getattr(aval, "dtype", None) == out_aval.dtype)
-    if not wrong:
-        wrong.append(
-            lambda aval: (
-                isinstance(aval, ShapedArray)
-                and (aval.mat, aval.memory_space, aval.sharding.spec)
-                == (out_aval.mat, out_aval.memory_space, out_aval.sharding.spec)
-            )
-        )
-    return wrong
+        return [aspect("type", lambda aval: aval)]
+    aspects = [
+        aspect("shape", lambda aval: getattr(aval, "shape", None)),
+        aspect("dtype", lambda aval: getattr(aval, "dtype", None)),
+    ]
+    differ = [a for a in aspects if not a.is_native(out_aval)]
+    return differ or [aspect("placement", placement)]
 
 
-def _causes(found: list[Root]) -> list[Root]:
-    """The roots without those that only follow from others, unless there are no others."""
-    return [root for root in found if not root.is_adapter] or found
+class _Walk:
+    """A walk from a value back to the roots of what is foreign about it."""
 
+    def __init__(self, aspect: Aspect) -> None:
+        self.aspect = aspect
+        self.seen: set[Any] = set()
 
-def _roots(
-    scope: Scope, atom: Any, is_foreign: Foreign, consumer: Reader | None, seen: set
-) -> Iterator[Root]:
-    if is_literal(atom):
-        yield Root(scope, None, consumer)
-        return
-    # The same jaxpr may stand in two equations: a jitted function that is called twice.
-    key = (id(scope.eqn), id(scope.jaxpr), atom)
-    if key in seen:
-        return
-    seen.add(key)
-    made = scope.producer(atom)
-    if made is None:
-        yield from _roots_of_input(scope, atom, is_foreign, consumer, seen)
-        return
-    eqn, output = made
-    inner = [i for i in inner_outputs(scope, eqn, output) if is_foreign(i.atom.aval)]
-    if inner:
+    def roots(
+        self, scope: Scope, atom: Any, consumer: Reader | None = None, meets: Reader | None = None
+    ) -> Iterator[Root]:
+        """The roots of a value that `consumer` reads."""
+        if is_literal(atom):
+            yield Root(scope, None, consumer, meets)
+            return
+        # The same jaxpr may stand in two equations: a jitted function that is called twice.
+        key = (id(scope.eqn), id(scope.jaxpr), atom)
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        made = scope.producer(atom)
+        if made is None:
+            yield from self._roots_of_input(scope, atom, consumer, meets)
+        else:
+            yield from self._roots_of_equation(scope, *made, consumer, meets)
+
+    def _roots_of_equation(
+        self, scope: Scope, eqn: Any, output: int, consumer: Reader | None, meets: Reader | None
+    ) -> Iterator[Root]:
+        is_foreign, is_native = self.aspect.is_foreign, self.aspect.is_native
+        inner = [i for i in inner_outputs(scope, eqn, output) if is_foreign(i.atom.aval)]
         for deeper in inner:
-            reader = Reader(scope, eqn, 1)
-            yield from _roots(deeper.scope, deeper.atom, is_foreign, reader, seen)
-        return
-    foreign = [operand for operand in eqn.invars if is_foreign(operand.aval)]
-    if not foreign:
-        yield Root(scope, eqn, consumer)
-    reader = Reader(scope, eqn, len(foreign))
-    for operand in foreign:
-        yield from _roots(scope, operand, is_foreign, reader, seen)
+            yield from self.roots(deeper.scope, deeper.atom, Reader(scope, eqn, 1), meets)
+        if inner:
+            return
+        foreign = [operand for operand in eqn.invars if is_foreign(operand.aval)]
+        if not foreign:
+            yield Root(scope, eqn, consumer, meets)
+        reader = Reader(scope, eqn, sum(not is_literal(operand) for operand in foreign))
+        is_meeting = any(is_native(operand.aval) for operand in eqn.invars)
+        for operand in foreign:
+            yield from self.roots(scope, operand, reader, reader if is_meeting else meets)
 
-
-def _roots_of_input(
-    scope: Scope, atom: Any, is_foreign: Foreign, consumer: Reader | None, seen: set
-) -> Iterator[Root]:
-    outer = scope.operand_of(atom)
-    if outer is None or scope.parent is None:
-        yield Root(scope, None, consumer)
-    elif is_foreign(outer.aval):
-        yield from _roots(scope.parent, outer, is_foreign, consumer, seen)
-    else:  # a row of what is scanned over, say: the equation around made the type
-        yield Root(scope.parent, scope.eqn, consumer)
+    def _roots_of_input(
+        self, scope: Scope, atom: Any, consumer: Reader | None, meets: Reader | None
+    ) -> Iterator[Root]:
+        outer = scope.operand_of(atom)
+        if outer is None or scope.parent is None:
+            yield Root(scope, None, consumer, meets)
+        elif self.aspect.is_foreign(outer.aval):
+            yield from self.roots(scope.parent, outer, consumer, meets)
+        else:  # a row of what is scanned over, say: the equation around made the type
+            yield Root(scope.parent, scope.eqn, consumer, meets)
 
 
 class Trail(NamedTuple):
@@ -188,7 +215,15 @@ class Trail(NamedTuple):
 
     provenance: Provenance | None
     sites: tuple[Place, ...] = ()
-    upstream: tuple[Place, ...] = ()
+    upstream: tuple["Upstream", ...] = ()
+
+
+class Upstream(NamedTuple):
+    """A reduction that a foreign value was computed with."""
+
+    place: Place
+    equation: str
+    primitive: str
 
 
 def follow(jaxpr: Any, output: int, in_aval: AbstractValue) -> Trail:
@@ -206,30 +241,51 @@ def follow(jaxpr: Any, output: int, in_aval: AbstractValue) -> Trail:
     scope = Scope(jaxpr)
     atom = scope.jaxpr.outvars[output]
     last = _last_places(scope, atom)
-    for is_foreign in foreign_types(in_aval, atom.aval):
-        everything = list(_roots(scope, atom, is_foreign, None, set()))
-        found = [root for root in _causes(everything) if root.places()]
+    for aspect in differing(in_aval, atom.aval):
+        found = [root for root in _Walk(aspect).roots(scope, atom) if root.places()]
         if found:
-            # What made the foreign type of something else tells more than what came with it.
-            root = min(found, key=lambda root: root.eqn is None)
-            reaches = _reaches(everything, root.places()[0])
-            sites = tuple(dict.fromkeys([*root.places(), *reaches, *last]))
-            return Trail(_provenance(root, reaches, last), sites, tuple(_reductions(found)))
+            return _trail(aspect, found, last)
     return Trail(None, tuple(last))
 
 
-def _provenance(root: Root, reaches: list[Place], last: list[Place]) -> Provenance:
-    place, *_ = root.places()
-    teller = root.eqn if root.consumer is None or root.eqn is not None else root.consumer.eqn
-    took_over = next(iter(reaches), None)
-    returned = next(iter(last), None)
-    return Provenance(
-        place,
-        equation_text(teller),
-        teller.primitive.name,
-        took_over,
-        returned if returned not in (place, took_over) else None,
+def _trail(aspect: Aspect, found: list[Root], last: list[Place]) -> Trail:
+    """Choose the line to name: where the foreign type was made, or where it met the carry."""
+    origin = min(found, key=lambda root: (root.is_adapter, root.eqn is None))
+    meeting = _meeting(found)
+    tellers = [origin.teller(), meeting] if _makes(origin, aspect) else [meeting, origin.teller()]
+    teller = next(t for t in tellers if t is not None and t.places())
+    lines = [teller.places(), *(t.places() for t in tellers if t is not None), last]
+    first, *others = dict.fromkeys(places[0] for places in lines if places)
+    returned = last[0] if last and last[0] in others else None
+    others = [place for place in others if place != returned]
+    eqn = teller.eqn
+    came_before = bool(others) and teller is meeting
+    provenance = Provenance(
+        first,
+        equation_text(eqn),
+        eqn.primitive.name,
+        origin=others[0] if came_before else None,
+        reaches=others[0] if others and not came_before else None,
+        returns=returned,
     )
+    sites = tuple(dict.fromkeys(place for places in lines for place in places))
+    return Trail(provenance, sites, tuple(_reductions(found)))
+
+
+def _makes(root: Root, aspect: Aspect) -> bool:
+    """Whether an equation itself made the foreign type, of something that did not have it."""
+    if root.eqn is None or root.is_adapter:
+        return False
+    if aspect.name == "dtype":  # an index or a slice has the dtype of what it is taken from
+        return True
+    # Any operation makes a shape: only what took the carry's away is to blame for it.
+    return any(aspect.is_native(operand.aval) for operand in root.eqn.invars)
+
+
+def _meeting(found: list[Root]) -> Reader | None:
+    """The equation at which a value of the carry's type was brought to the foreign one."""
+    adapted = [root.consumer for root in found if root.is_adapter]
+    return next((r for r in [*adapted, *(root.meets for root in found)] if r is not None), None)
 
 
 def _last_places(scope: Scope, atom: Any) -> list[Place]:
@@ -237,14 +293,7 @@ def _last_places(scope: Scope, atom: Any) -> list[Place]:
     return scope.places(made[0]) if made else []
 
 
-def _reaches(everything: list[Root], known: Place) -> list[Place]:
-    """Where an operand was brought to the foreign type because another operand has it."""
-    readers = [root.consumer for root in everything if root.is_adapter and root.consumer]
-    found = [reader.places() for reader in readers]
-    return next((places for places in found if places and places[0] != known), [])
-
-
-def _reductions(found: list[Root]) -> Iterator[Place]:
+def _reductions(found: list[Root]) -> Iterator[Upstream]:
     """Where reductions were made that the roots were computed with, the latest first."""
     for root in found:
         reader = Reader(root.scope, root.eqn, 0) if root.eqn is not None else root.consumer
@@ -257,5 +306,7 @@ def _reductions(found: list[Root]) -> Iterator[Place]:
                 continue
             seen.add(atom)
             if made[0].primitive.name.startswith(("reduce_", "arg")):
-                yield from reader.scope.places(made[0])[:1]
+                name, text = made[0].primitive.name, equation_text(made[0])
+                places = reader.scope.places(made[0])[:1]
+                yield from (Upstream(place, text, name) for place in places)
             left.extend(made[0].invars)

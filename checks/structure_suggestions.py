@@ -8,6 +8,7 @@ from jax.core import ShapedArray
 from jax.tree_util import keystr, tree_leaves, tree_structure
 
 from checks.edits import Edit
+from checks.matching import avals_match
 from checks.rewriting import operand
 from checks.source import Place
 from checks.suggestions import dtype_code
@@ -19,14 +20,14 @@ from checks.written import WrittenBody
 class StructureProblem:
     """A component whose structure differs: the pytrees of types that go in and come out.
 
-    `site` is the expression that the body returns for it, and `parameter` what the body calls the
+    `sites` are the expressions that the body returns for it, and `parameter` what the body calls the
     component that goes in.
     """
 
     path: tuple[Any, ...]
     before: Any
     after: Any
-    site: Place | None
+    sites: tuple[Place, ...]
     parameter: str
     written: WrittenBody
 
@@ -44,6 +45,10 @@ def structure_candidates(problem: StructureProblem) -> Iterator[Change]:
     yield from _same_leaves(problem)
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _dictionaries(problem)
+    if isinstance(before, ShapedArray) and type(after) in (list, tuple):
+        same = [i for i, item in enumerate(after) if _fits(before, item)]
+        if len(same) == 1:
+            yield from _edited(problem, f"%s[{same[0]}]")
     code = types_code(after, problem.written.jnp)
     if code is not None and after is not None:
         yield Change((), (InitChange(problem.path, after, _extended(problem, code)),))
@@ -53,12 +58,11 @@ def structure_candidates(problem: StructureProblem) -> Iterator[Change]:
 
 
 def _edited(problem: StructureProblem, new: str, *more: str) -> Iterator[Change]:
-    """The returned expression replaced; `%s` stands for it, and then for the texts in `more`."""
-    site = problem.site
-    if site is None or site.span is None or site.code is None or not site.text:
-        return
-    text = new % (operand(site.text), *more) if "%s" in new else new
-    yield Change((Edit(site.file, site.span, site.code, text),))
+    """A returned expression replaced; `%s` stands for it, and then for the texts in `more`."""
+    for site in problem.sites:
+        if site.span is not None and site.code is not None and site.text:
+            text = new % (operand(site.text), *more) if "%s" in new else new
+            yield Change((Edit(site.file, site.span, site.code, text),))
 
 
 def _same_leaves(problem: StructureProblem) -> Iterator[Change]:
@@ -71,8 +75,6 @@ def _same_leaves(problem: StructureProblem) -> Iterator[Change]:
     if type(before) in plain and type(after) in plain and len(before) == len(after):
         yield from _edited(problem, f"{type(before).__name__}(%s)")
     if isinstance(before, ShapedArray):
-        if type(after) in plain and len(after) == 1:
-            yield from _edited(problem, "%s[0]")
         return
     if type(before) in plain and len(before) == 1 and isinstance(after, ShapedArray):
         yield from _edited(problem, "(%s,)" if type(before) is tuple else "[%s]")
@@ -84,6 +86,10 @@ def _same_leaves(problem: StructureProblem) -> Iterator[Change]:
     tree = f"{problem.written.jax}.tree"
     again = f"{tree}.unflatten({tree}.structure({problem.parameter}), {tree}.leaves(%s))"
     yield from _edited(problem, again)
+
+
+def _fits(before: ShapedArray, item: Any) -> bool:
+    return isinstance(item, ShapedArray) and avals_match(before, item)
 
 
 def _fields(tree: Any) -> bool:

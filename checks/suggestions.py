@@ -14,7 +14,7 @@ from jax.core import ShapedArray
 from jax.tree_util import keystr
 
 from checks.edits import Edit
-from checks.provenance import Provenance
+from checks.provenance import Provenance, Upstream
 from checks.rewriting import (
     call_method,
     called_name,
@@ -42,7 +42,7 @@ class LeafProblem:
     after: ShapedArray
     provenance: Provenance | None
     sites: tuple[Place, ...]
-    upstream: tuple[Place, ...]
+    upstream: tuple[Upstream, ...]
     written: WrittenBody
     steps: int | None
 
@@ -113,8 +113,8 @@ def _shape_changes(problem: LeafProblem) -> Iterator[Change]:
     before, after = problem.before, problem.after
     yield from _growth_changes(problem)
     yield from _each_site(problem, [lambda text: with_keyword(text, "keepdims", "True")])
-    for site in problem.upstream:
-        yield _rewritten(site, lambda text: with_keyword(text, "keepdims", "True"))
+    for reduction in problem.upstream:
+        yield _rewritten(reduction.place, lambda text: with_keyword(text, "keepdims", "True"))
     yield from _each_site(problem, _shape_rewrites(problem))
     if _broadcasts(before.shape, after.shape):
         yield _init_of_type(problem, before.update(shape=after.shape))
@@ -132,9 +132,10 @@ def _shape_rewrites(problem: LeafProblem) -> list[Rewrite]:
         lambda text: call_method(text, "[0]") if called_name(text) == "split" else None,
         lambda text: with_keyword(text, "mode", "'same'") if "convolve" in text else None,
     ]
-    if problem.provenance is not None and problem.provenance.primitive == "transpose":
+    primitive = "" if problem.provenance is None else problem.provenance.primitive
+    if primitive == "transpose":
         rewrites += _transpositions(before, after)
-    elif _without_ones(before) == _without_ones(after):
+    elif primitive == "reshape" or _without_ones(before) == _without_ones(after):
         rewrites.append(lambda text: call_method(text, f".reshape({before!r})"))
     return rewrites
 
@@ -211,8 +212,18 @@ def _growth_changes(problem: LeafProblem) -> Iterator[Change]:
 # ---------------------------------------------------------------- both, and neither
 
 
+def _key_changes(problem: LeafProblem) -> Iterator[Change]:
+    """A typed key that comes out as its raw data, or the other way round."""
+    was_key, is_key = (_kind(aval.dtype) < 0 for aval in (problem.before, problem.after))
+    if was_key != is_key:
+        convert = "wrap_key_data" if was_key else "key_data"
+        name = f"{problem.written.jax}.random.{convert}"
+        yield from _each_site(problem, [lambda text: f"{name}({text})"])
+
+
 def _both_changes(problem: LeafProblem) -> Iterator[Change]:
     if not _is_numeric(problem):
+        yield from _key_changes(problem)
         return
     if _broadcasts(problem.before.shape, problem.after.shape):
         types = problem.before.update(shape=problem.after.shape, dtype=problem.after.dtype)

@@ -78,7 +78,7 @@ class Trial:
             return None
         carry = self.carry
         for init in change.init:
-            carry = _replaced(carry, init.path, init.types)
+            carry = with_subtree(carry, init.path, init.types)
         edits = (*self.edits, *new)
         return replace(self, carry=carry, edits=edits, init=(*self.init, *change.init))
 
@@ -115,13 +115,13 @@ def _one_inside_other(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
     return all(a == b for a, b in zip(first, second))
 
 
-def _replaced(tree: Any, path: Iterable[Any], new: Any) -> Any:
+def with_subtree(tree: Any, path: Iterable[Any], new: Any) -> Any:
     """A pytree with the subtree at a key path replaced, in copies of what holds it."""
     path = tuple(path)
     if not path:
         return new
     key, *rest = path
-    child = _replaced(_at(tree, key), rest, new)
+    child = with_subtree(_at(tree, key), rest, new)
     if hasattr(key, "name"):
         if hasattr(tree, "_replace"):
             return tree._replace(**{key.name: child})

@@ -55,10 +55,11 @@ def count_of_booleans(c, x):
     return c + x.sum(), None  # <- here
 
 
-@broken(lambda: jnp.zeros(2, jnp.int32), lambda: jnp.ones((3, 2), jnp.int32), x64=True)
-def cumulative_sum(c, x):
-    """Under x64 a cumulative sum of int32 is int64."""
-    return jnp.cumsum(c + x), None  # <- here
+@broken(lambda: jnp.int32(0), lambda: jnp.ones((3, 2), jnp.int32), x64=True)
+def count_of_positives(c, x):
+    """Under x64 a count is int64 that has no dtype to give."""
+    n = jnp.count_nonzero(x > c)  # <- here
+    return c + n, None
 
 
 @broken(lambda: jnp.int32(1), lambda: jnp.ones((3, 2), jnp.int32), x64=True)
@@ -204,10 +205,11 @@ def running_mean(c, x):
     return {"n": n, "mean": mean}, None
 
 
-@broken(jnp.int32(0))
+@broken(jnp.bfloat16(0), jnp.ones(3, jnp.float32))
 def branches_differ_in_weak_type(c, x):
-    """One branch of a cond returns a weak float."""
-    return jax.lax.cond(x > 2, lambda c: c, lambda c: c * 0.5, c), None  # <- here
+    """One branch of a cond returns a weak float, and takes the type of the other."""
+    step = jax.lax.cond(x > 2, lambda: 0.0, lambda: x)
+    return c + step, None  # <- here
 
 
 @broken(jnp.int32(0))
@@ -227,9 +229,9 @@ def inside_an_inner_scan(c, x):
     import loops
 
     def inner(total, k):
-        return total + k, None  # <- here
+        return total + k / 2, None  # <- here
 
-    total, _ = loops.scan(inner, 0, jnp.ones(2))
+    total, _ = loops.scan(inner, 0, jnp.arange(2))
     return c + total, x
 
 
@@ -346,7 +348,7 @@ def scalar_of_another_type(c, x):
     return c + x, None  # <- here
 
 
-@broken(jnp.zeros(()))
+@broken(jnp.zeros(()), advice=False)
 def stacked(c, x):
     """Each step doubles the array: nobody knows what was meant."""
     return jnp.stack([c, c + x]), None  # <- here
@@ -372,7 +374,7 @@ def key_of_the_wrong_kind(c, x):
     return (raw, total + x), None
 
 
-@broken((jnp.zeros(2), jnp.zeros(3)))
+@broken((jnp.zeros(2), jnp.zeros(3)), advice=False)
 def swapped_components(c, x):
     """Two components change places."""
     return (c[1], c[0]), x  # <- here
@@ -417,8 +419,8 @@ def an_element_more(c, x):
 @broken({"h": None, "x": jnp.zeros(2)})
 def none_to_array(c, x):
     """A state that is empty at first."""
-    h = c["x"] if c["h"] is None else c["h"] * x
-    return {"h": h, "x": c["x"]}, None  # <- here
+    h = c["x"] if c["h"] is None else c["h"] * x  # <- here
+    return {"h": h, "x": c["x"]}, None
 
 
 @broken({"h": jnp.zeros(2)})
