@@ -6,7 +6,7 @@ in all, to try each piece of advice before it is given.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.core import AbstractValue, ShapedArray
 from jax.tree_util import keystr, tree_unflatten
@@ -43,7 +43,7 @@ def explain_mismatches(
       out: what came out of the last pass.
     """
     try:
-        explanation = _Explanation(get_body(), history, tree, out)
+        explanation = _Explanation(get_body(), error.mismatches, history, tree, out)
         error.mismatches = tuple(map(explanation.of_mismatch, error.mismatches))
     except Exception:  # noqa: BLE001  whatever goes wrong here must not hide the user's error
         return
@@ -59,6 +59,7 @@ class _Explanation:
     def __init__(
         self,
         body: LoopBody,
+        mismatches: Sequence[CarryMismatch],
         history: Sequence[Sequence[AbstractValue]],
         tree: Any,
         out: BodyOut,
@@ -74,25 +75,25 @@ class _Explanation:
         self.written = WrittenBody(body)
         self.parameter = parameter_name(body.fun, body.position)
         self.trial = Trial(body, subtree_at(first, body.slot), Budget())
+        self.broken = {mismatch.path[len(body.slot) :] for mismatch in mismatches}
+        self.mended: dict[KeyPath, Suggestion] = {}
 
     def of_mismatch(self, mismatch: CarryMismatch) -> CarryMismatch:
         """A mismatch with its provenance and a suggestion."""
         path = mismatch.path[len(self.body.slot) :]
-        upstream: tuple[Upstream, ...] = ()
         if mismatch.kind == "structure":
-            provenance, changes = self._of_structure(path)
+            found = self._of_structure(path)
         else:
-            provenance, upstream, changes = self._of_leaf(mismatch, path)
-        suggestion = self._first_that_works(mismatch, path, changes)
+            found = self._of_leaf(mismatch, path)
+        suggestion = self._first_that_works(mismatch, path, found.changes)
+        provenance = found.provenance
         if provenance is not None and suggestion is not None:
-            provenance = _blaming_what_helps(provenance, upstream, suggestion)
+            provenance = _blaming_what_helps(provenance, found.upstream, suggestion)
         return dataclasses.replace(mismatch, provenance=provenance, suggestion=suggestion)
 
     # ------------------------------------------------------------ a leaf of another type
 
-    def _of_leaf(
-        self, mismatch: CarryMismatch, path: KeyPath
-    ) -> tuple[Provenance | None, tuple[Upstream, ...], Iterator[Change]]:
+    def _of_leaf(self, mismatch: CarryMismatch, path: KeyPath) -> "_Found":
         before, after = mismatch.input_type, mismatch.output_type
         position = self.offset + key_paths(self.carry_in).index(path)
         trail = follow(self.jaxpr, position, before)  # pyrefly: ignore[bad-argument-type]
@@ -102,15 +103,22 @@ class _Explanation:
         if provenance is None and returned.place is not None:
             provenance = Provenance(returned.place)
         if not (isinstance(before, ShapedArray) and isinstance(after, ShapedArray)):
-            return provenance, trail.upstream, iter(())
+            return _Found(provenance, iter(()))
         problem = LeafProblem(
-            path, before, after, provenance, sites, trail.upstream, self.written, self.body.steps
+            path,
+            self.parameter + keystr(path),
+            before,
+            after,
+            provenance,
+            sites,
+            trail.upstream,
+            self.written,
         )
-        return provenance, trail.upstream, candidates(problem)
+        return _Found(provenance, candidates(problem), trail.upstream)
 
     # ------------------------------------------------------------ another structure
 
-    def _of_structure(self, path: KeyPath) -> tuple[Provenance | None, Iterator[Change]]:
+    def _of_structure(self, path: KeyPath) -> "_Found":
         before, after = subtree_at(self.carry_in, path), subtree_at(self.carry_out, path)
         returned = self.written.returned(path)
         place = self._place_of_new_key(before, after) or self._place_of_class(after)
@@ -123,7 +131,7 @@ class _Explanation:
             self.parameter + keystr(path),
             self.written,
         )
-        return place and Provenance(place), structure_candidates(problem)
+        return _Found(place and Provenance(place), structure_candidates(problem))
 
     def _place_of_new_key(self, before: Any, after: Any) -> Place | None:
         if not (isinstance(before, dict) and isinstance(after, dict)):
@@ -140,24 +148,24 @@ class _Explanation:
         self, mismatch: CarryMismatch, path: KeyPath, changes: Iterator[Change]
     ) -> Suggestion | None:
         """The first change that mends the component and breaks nothing else."""
+        if path in self.mended:  # by an earlier piece of advice
+            return self.mended[path]
         try:
-            before = self.trial.mismatches()
-            if before is None:
-                return None
-            known = {found.path for found in before}
-            if path not in known:  # an earlier piece of advice has mended this one too
-                return None
             for change in changes:
                 trial = self.trial.with_change(change) if any(change) else None
                 after = None if trial is None else trial.mismatches()
                 if trial is None or after is None:
                     continue
                 left = {found.path for found in after}
-                if path not in left and (left <= known or mismatch.kind == "structure"):
-                    self.trial = trial
-                    return self._suggestion(mismatch, change)
+                if path not in left and (left <= self.broken or mismatch.kind == "structure"):
+                    suggestion = self._suggestion(mismatch, change)
+                    self.mended |= dict.fromkeys(self.broken - left, suggestion)
+                    self.trial, self.broken = trial, self.broken & left
+                    return suggestion
         except OutOfTime:
-            pass
+            return None
+        except Exception:  # noqa: BLE001  a guess that cannot be made must not hide the line
+            return None
         return None
 
     def _suggestion(self, mismatch: CarryMismatch, change: Change) -> Suggestion:
@@ -193,6 +201,14 @@ class _Explanation:
         if mismatch.suggestion is not None:
             lines.append(f"  to mend it, {mismatch.suggestion}")
         return "\n".join(lines)
+
+
+class _Found(NamedTuple):
+    """What is known about a mismatch, and the changes to try."""
+
+    provenance: Provenance | None
+    changes: Iterator[Change]
+    upstream: tuple[Upstream, ...] = ()
 
 
 def _blaming_what_helps(

@@ -81,6 +81,33 @@ def with_floor_division(text: str) -> str | None:
     return ast.unparse(node)
 
 
-def literal_tuple(values: tuple[object, ...]) -> str:
-    """A shape as Python writes it."""
-    return repr(tuple(values))
+def element(text: str, index: int) -> str:
+    """An element of a sequence: written out where the sequence is, else indexed.
+
+    Example:
+      >>> element("(a + b, c)", 0), element("f(x)", 0)
+      ('a + b', 'f(x)[0]')
+    """
+    node = parsed(text)
+    if isinstance(node, ast.Tuple | ast.List) and index < len(node.elts):
+        if not any(isinstance(item, ast.Starred) for item in node.elts):
+            return ast.unparse(node.elts[index])
+    return call_method(text, f"[{index}]")
+
+
+def two_arguments(text: str) -> tuple[str, str] | None:
+    """The two arrays that a call joins: `f(a, b)` or `f([a, b])`, with nothing but an axis besides.
+
+    Example:
+      >>> two_arguments("jnp.concatenate([c, x + 1])")
+      ('c', 'x + 1')
+    """
+    node = parsed(text)
+    if not isinstance(node, ast.Call):
+        return None
+    items = node.args
+    if len(items) == 1 and isinstance(items[0], ast.Tuple | ast.List):
+        items = items[0].elts
+    if len(items) != 2 or any(isinstance(item, ast.Starred) for item in items):
+        return None
+    return ast.unparse(items[0]), ast.unparse(items[1])

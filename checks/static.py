@@ -78,7 +78,7 @@ def check_while(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: An
       >>> [leaf.is_read_by_condition for leaf in report.leaves], report.nbytes
       ([True, False], 16)
     """
-    loop = _Loop("while_loop body", body, body, LoopBody(body), condition=cond)
+    loop = _Loop("while_loop body", body, body, LoopBody(body, condition=cond), (), cond)
     return _report("while_loop", loop, _settle(loop, init), "a while loop always does", ())
 
 
@@ -116,7 +116,9 @@ def check_fori(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: An
         i, *bound, value = loop_carry
         return (i + 1, *bound, body(i, value))
 
-    written = LoopBody(body, (road.index,), slot=(SequenceKey(slot),), steps=road.steps)
+    first = lower if isinstance(lower, int) else None
+    slots = (SequenceKey(slot),)
+    written = LoopBody(body, (road.index,), slot=slots, steps=road.steps, first_index=first)
     name = "scan body" if is_scan else "while_loop body"
     condition = None if is_scan else _is_below
     loop = _Loop(name, lambda loop_carry: loop_carry, loop_body, written, (), condition, 1)

@@ -1,6 +1,6 @@
 """Advice for a carry whose pytree structure changes: candidates, the likeliest first."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,9 @@ from jax.tree_util import keystr, tree_leaves, tree_structure
 
 from checks.edits import Edit
 from checks.matching import avals_match
-from checks.rewriting import operand
+from checks.rewriting import element, operand
 from checks.source import Place
-from checks.suggestions import dtype_code
+from checks.leaf_problem import dtype_code
 from checks.trial import Change, InitChange
 from checks.written import WrittenBody
 
@@ -41,28 +41,29 @@ def structure_candidates(problem: StructureProblem) -> Iterator[Change]:
     """Changes that may mend a component's structure, the likeliest first."""
     before, after = problem.before, problem.after
     if after is None:
-        yield from _edited(problem, problem.parameter)
+        yield from _edited(problem, lambda _: problem.parameter)
     yield from _same_leaves(problem)
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _dictionaries(problem)
     if isinstance(before, ShapedArray) and type(after) in (list, tuple):
         same = [i for i, item in enumerate(after) if _fits(before, item)]
         if len(same) == 1:
-            yield from _edited(problem, f"%s[{same[0]}]")
+            yield from _edited(problem, lambda text: element(text, same[0]))
     code = types_code(after, problem.written.jnp)
     if code is not None and after is not None:
         yield Change((), (InitChange(problem.path, after, _extended(problem, code)),))
     if isinstance(before, dict) and isinstance(after, dict) and not before.keys() - after.keys():
-        kept = "{k: v for k, v in %s.items() if k in %s}"
-        yield from _edited(problem, kept, problem.parameter)
+        kept = f"if k in {problem.parameter}"
+        yield from _edited(
+            problem, lambda text: f"{{k: v for k, v in {operand(text)}.items() {kept}}}"
+        )
 
 
-def _edited(problem: StructureProblem, new: str, *more: str) -> Iterator[Change]:
-    """A returned expression replaced; `%s` stands for it, and then for the texts in `more`."""
+def _edited(problem: StructureProblem, rewrite: Callable[[str], str]) -> Iterator[Change]:
+    """A returned expression rewritten, each that is known in turn."""
     for site in problem.sites:
         if site.span is not None and site.code is not None and site.text:
-            text = new % (operand(site.text), *more) if "%s" in new else new
-            yield Change((Edit(site.file, site.span, site.code, text),))
+            yield Change((Edit(site.file, site.span, site.code, rewrite(site.text)),))
 
 
 def _same_leaves(problem: StructureProblem) -> Iterator[Change]:
@@ -73,23 +74,26 @@ def _same_leaves(problem: StructureProblem) -> Iterator[Change]:
         return
     plain = (list, tuple)
     if type(before) in plain and type(after) in plain and len(before) == len(after):
-        yield from _edited(problem, f"{type(before).__name__}(%s)")
+        name = type(before).__name__
+        yield from _edited(problem, lambda text: f"{name}({text})")
     if isinstance(before, ShapedArray):
         return
     if type(before) in plain and len(before) == 1 and isinstance(after, ShapedArray):
-        yield from _edited(problem, "(%s,)" if type(before) is tuple else "[%s]")
+        around = "({},)" if type(before) is tuple else "[{}]"
+        yield from _edited(problem, around.format)
         return
     if isinstance(before, dict) and isinstance(after, dict) and type(before) is type(after):
         return  # other keys: nothing tells which of them belong together
     if isinstance(before, dict) != isinstance(after, dict) and not _fields(after):
         return
     tree = f"{problem.written.jax}.tree"
-    again = f"{tree}.unflatten({tree}.structure({problem.parameter}), {tree}.leaves(%s))"
-    yield from _edited(problem, again)
+    same = f"{tree}.structure({problem.parameter})"
+    yield from _edited(problem, lambda text: f"{tree}.unflatten({same}, {tree}.leaves({text}))")
 
 
-def _fits(before: ShapedArray, item: Any) -> bool:
-    return isinstance(item, ShapedArray) and avals_match(before, item)
+def _fits(before: Any, item: Any) -> bool:
+    both = isinstance(before, ShapedArray) and isinstance(item, ShapedArray)
+    return both and avals_match(before, item)
 
 
 def _fields(tree: Any) -> bool:
@@ -100,7 +104,8 @@ def _dictionaries(problem: StructureProblem) -> Iterator[Change]:
     before, after = problem.before, problem.after
     lacks, adds = before.keys() - after.keys(), after.keys() - before.keys()
     if lacks and not adds:
-        yield from _edited(problem, f"{{**{problem.parameter}, **%s}}")
+        old = problem.parameter
+        yield from _edited(problem, lambda text: f"{{**{old}, **{operand(text)}}}")
 
 
 def _extended(problem: StructureProblem, code: str) -> str:
@@ -113,7 +118,18 @@ def _extended(problem: StructureProblem, code: str) -> str:
                 f"{k!r}: {types_code(v, problem.written.jnp)}" for k, v in new.items()
             )
             return f"{{**{problem.init}, {entries}}}"
+    if type(before) is type(after) and type(before) in (list, tuple):
+        more = [types_code(item, problem.written.jnp) for item in after[len(before) :]]
+        is_longer = more and tree_structure(before) == tree_structure(after[: len(before)])
+        if is_longer and _alike(before, after[: len(before)]):
+            inside = ", ".join([f"*{problem.init}", *map(str, more)])
+            return f"[{inside}]" if type(before) is list else f"({inside})"
     return code
+
+
+def _alike(before: Any, after: Any) -> bool:
+    """Whether the leaves of two pytrees have the same types."""
+    return all(_fits(a, b) for a, b in zip(tree_leaves(before), tree_leaves(after)))
 
 
 def types_code(tree: Any, alias: str | None) -> str | None:

@@ -63,6 +63,8 @@ class LoopBody:
       slot: where the user's carry stands in the loop's own, as a key path of one key or none:
         `loop_carry[1]` in a `fori_loop`.
       steps: how many steps the loop runs, if that is known.
+      condition: the condition of a while loop.
+      first_index: the first index of a `fori_loop`, if that is known.
     """
 
     fun: Callable[..., Any]
@@ -71,6 +73,8 @@ class LoopBody:
     returns_pair: bool = False
     slot: tuple[Any, ...] = ()
     steps: int | None = None
+    condition: Callable[[Any], Any] | None = None
+    first_index: int | None = None
 
     @property
     def position(self) -> int:

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import tree_flatten, tree_unflatten
 
+from checks.condition import check_predicate
 from checks.edits import Edit, with_edits
 from checks.errors import CarryMismatch, CarryTypeError
 from checks.passes import BodyOut, CarryPasses
-from checks.tracing import LoopBody
+from checks.structure import named_children
+from checks.tracing import LoopBody, trace
 
 
 class InitChange(NamedTuple):
@@ -97,7 +99,11 @@ class Trial:
 def settled_mismatches(
     body: LoopBody, fun: Callable[..., Any], carry: Any
 ) -> tuple[CarryMismatch, ...]:
-    """Trace a function like a loop's body until its carry settles; what does not, is returned."""
+    """Trace a function like a loop's body until its carry settles; what does not, is returned.
+
+    Raises:
+      Exception: the function, or the loop's condition, does not run on these types.
+    """
     avals, tree = tree_flatten(carry)
     passes = CarryPasses("body", fun, tree, avals)
     while True:
@@ -107,6 +113,9 @@ def settled_mismatches(
         except CarryTypeError as error:
             return error.mismatches
         if not changes:
+            if body.condition is not None:
+                predicate = trace(body.condition, passes.carry())
+                check_predicate(predicate.out_tree, predicate.out_avals)
             return ()
         passes.convert(changes)
 
@@ -115,40 +124,26 @@ def _one_inside_other(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
     return all(a == b for a, b in zip(first, second))
 
 
+def _children(tree: Any) -> tuple[list[Any], list[Any], Any]:
+    """The keys and the values of a node's children, and the structure of the node alone."""
+    children, node = tree_flatten(tree, is_leaf=lambda part: part is not tree)
+    return [key for key, _ in named_children(tree)], children, node
+
+
 def with_subtree(tree: Any, path: Iterable[Any], new: Any) -> Any:
-    """A pytree with the subtree at a key path replaced, in copies of what holds it."""
-    path = tuple(path)
-    if not path:
+    """A pytree with the part at a key path replaced, in copies of what holds it."""
+    key, *rest = (*path, None)
+    if key is None:
         return new
-    key, *rest = path
-    child = with_subtree(_at(tree, key), rest, new)
-    if hasattr(key, "name"):
-        if hasattr(tree, "_replace"):
-            return tree._replace(**{key.name: child})
-        return _with_attribute(tree, key.name, child)
-    if isinstance(tree, dict):
-        return type(tree)({**tree, key.key: child})
-    items = list(tree)
-    items[key.idx] = child
-    return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
-
-
-def _with_attribute(tree: Any, name: str, child: Any) -> Any:
-    import copy  # noqa: PLC0415
-
-    made = copy.copy(tree)
-    object.__setattr__(made, name, child)
-    return made
-
-
-def _at(tree: Any, key: Any) -> Any:
-    if hasattr(key, "name"):
-        return getattr(tree, key.name)
-    return tree[key.key if hasattr(key, "key") else key.idx]
+    keys, children, node = _children(tree)
+    position = keys.index(key)
+    children[position] = with_subtree(children[position], rest[:-1], new)
+    return tree_unflatten(node, children)
 
 
 def subtree_at(tree: Any, path: Iterable[Any]) -> Any:
     """The part of a pytree at a key path."""
     for key in path:
-        tree = _at(tree, key)
+        keys, children, _ = _children(tree)
+        tree = children[keys.index(key)]
     return tree

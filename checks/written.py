@@ -119,7 +119,8 @@ class WrittenBody:
         steps = list(_steps(self.function, whole))
         places = [function.place(node) for function, node, _ in steps]
         exact = [place for place, (_, _, left) in zip(places, steps) if not left]
-        return Returned(tuple(exact), places[-1] if places else self._first_line())
+        known = exact or places
+        return Returned(tuple(exact), known[-1] if known else self._first_line())
 
     def _first_line(self) -> Place | None:
         if self.function is None:
@@ -204,7 +205,7 @@ def _returns(statements: list[ast.stmt]) -> Iterator[ast.expr]:
 
 def _child(node: ast.expr, key: Any) -> ast.expr | None:
     match node, key:
-        case (ast.Tuple(elts=elts) | ast.List(elts=elts)), SequenceKey(idx=index):
+        case ((ast.Tuple(elts=elts) | ast.List(elts=elts)), SequenceKey(idx=index)):
             starred = any(isinstance(e, ast.Starred) for e in elts)
             return None if starred or index >= len(elts) else elts[index]
         case ast.Dict(keys=keys, values=values), DictKey(key=name):

@@ -175,4 +175,6 @@ def _refuse_unroll(unroll: Any) -> None:
 def _written(body_fun: Callable[..., Any], bounds: Bounds, slot: int) -> LoopBody:
     """The body as the user wrote it, which takes the index first."""
     index = jax.typeof(bounds.lower)
-    return LoopBody(body_fun, before=(index,), slot=(SequenceKey(slot),), steps=bounds.length)
+    first = bounds.lower if isinstance(bounds.lower, int) else None
+    slots = (SequenceKey(slot),)
+    return LoopBody(body_fun, (index,), slot=slots, steps=bounds.length, first_index=first)

@@ -138,7 +138,7 @@ def while_loop_named(
 
     `written()` is the body as the user wrote it, where that is not `body_fun`.
     """
-    written = written or (lambda: LoopBody(body_fun))
+    written = written or (lambda: LoopBody(body_fun, condition=cond_fun))
     init = _jax.flatten_tree(init_val)
     _jax.check_ref_arguments(body_debug, list(init))
     if _jax.disable_jit():

@@ -59,8 +59,10 @@ def marked_line(case):
     lines = FILE.read_text().splitlines()
     first = case.body.__code__.co_firstlineno
     helper = [n for n, text in enumerate(lines, 1) if f"# <- here ({case.body.__name__})" in text]
-    return helper[0] if helper else next(
-        n for n, text in enumerate(lines, 1) if n >= first and text.endswith("# <- here")
+    return (
+        helper[0]
+        if helper
+        else next(n for n, text in enumerate(lines, 1) if n >= first and text.endswith("# <- here"))
     )
 
 

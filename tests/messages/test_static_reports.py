@@ -214,7 +214,9 @@ def _halves(s):
 
 def test_a_report_is_a_table():
     """It prints a line for each leaf, and as HTML a row with the text escaped."""
-    report = checks.check_fori(0, 5, lambda i, s: {"<a>": s["<a>"] + 1, "b": s["b"]}, {"<a>": 1, "b": 2})
+    report = checks.check_fori(
+        0, 5, lambda i, s: {"<a>": s["<a>"] + 1, "b": s["b"]}, {"<a>": 1, "b": 2}
+    )
     heading, *rows = str(report).splitlines()[2:]
 
     assert ["leaf", "in", "out", "condition", "unchanged", "promoted"] == heading.split()
