@@ -7,7 +7,7 @@ traced. Nothing of the user's is altered.
 import functools
 import linecache
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -57,7 +57,7 @@ def with_edits(fun: Callable[..., Any], edits: Sequence[Edit]) -> Callable[..., 
     return fun
 
 
-def edited_source(source: str, edits: Sequence[Edit]) -> str:
+def edited_source(source: str, edits: Iterable[Edit]) -> str:
     """A file's text with changes made; the number of lines stays as it is."""
     lines = source.encode().splitlines(keepends=True)
     starts = [0]

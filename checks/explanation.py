@@ -16,7 +16,7 @@ from checks.errors import CarryMismatch, CarryTypeError
 from checks.naming import parameter_name
 from checks.passes import BodyOut
 from checks.provenance import Provenance, Upstream, follow
-from checks.source import Place
+from checks.source import Place, shown
 from checks.structure_suggestions import StructureProblem, structure_candidates
 from checks.suggestions import LeafProblem, candidates
 from checks.tracing import LoopBody, key_paths
@@ -101,7 +101,7 @@ class _Explanation:
         sites = tuple(dict.fromkeys([*trail.sites, *returned.exact]))
         provenance = trail.provenance
         if provenance is None and returned.place is not None:
-            provenance = Provenance(returned.place)
+            provenance = Provenance(shown(returned.place))
         if not (isinstance(before, ShapedArray) and isinstance(after, ShapedArray)):
             return _Found(provenance, iter(()))
         problem = LeafProblem(
@@ -131,7 +131,7 @@ class _Explanation:
             self.parameter + keystr(path),
             self.written,
         )
-        return _Found(place and Provenance(place), structure_candidates(problem))
+        return _Found(place and Provenance(shown(place)), structure_candidates(problem))
 
     def _place_of_new_key(self, before: Any, after: Any) -> Place | None:
         if not (isinstance(before, dict) and isinstance(after, dict)):
@@ -174,7 +174,7 @@ class _Explanation:
         if not change.edits:
             return Suggestion(start, change.init[0].code)
         (edit,) = change.edits
-        place = Place(edit.file, edit.span.line, edit.code.co_qualname, edit.span, edit.code)
+        place = Place(edit.file, edit.span.line, edit.code.co_qualname, edit.span)
         old, new = _one_line(edit.old), _one_line(edit.new)
         text = f"at {place} write `{new}` for `{old}`"
         init_code = change.init[0].code if change.init else ""
@@ -216,8 +216,15 @@ def _blaming_what_helps(
 ) -> Provenance:
     """The provenance, moved to the reduction whose lost axis turned out to be the cause."""
     for reduction in upstream:
-        if reduction.place == suggestion.place and reduction.place != provenance.place:
-            return Provenance(*reduction, reaches=provenance.place, returns=provenance.returns)
+        place = shown(reduction.place)
+        if place == suggestion.place and place != provenance.place:
+            return Provenance(
+                place,
+                reduction.equation,
+                reduction.primitive,
+                reaches=provenance.place,
+                returns=provenance.returns,
+            )
     return provenance
 
 

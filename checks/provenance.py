@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jax.core import AbstractValue, ShapedArray
 
 from checks.jaxprs import Scope, equation_text, inner_outputs, is_literal
-from checks.source import Place
+from checks.source import Place, shown
 
 # What promotion of dtypes and broadcasting of shapes put before an operation.
 _ADAPTERS = ("convert_element_type", "broadcast_in_dim")
@@ -261,12 +261,12 @@ def _trail(aspect: Aspect, found: list[Root], last: list[Place]) -> Trail:
     eqn = teller.eqn
     came_before = bool(others) and teller is meeting
     provenance = Provenance(
-        first,
+        shown(first),
         equation_text(eqn),
         eqn.primitive.name,
-        origin=others[0] if came_before else None,
-        reaches=others[0] if others and not came_before else None,
-        returns=returned,
+        origin=shown(others[0]) if came_before else None,
+        reaches=shown(others[0]) if others and not came_before else None,
+        returns=returned and shown(returned),
     )
     sites = tuple(dict.fromkeys(place for places in lines for place in places))
     return Trail(provenance, sites, tuple(_reductions(found)))
@@ -279,7 +279,7 @@ def _makes(root: Root, aspect: Aspect) -> bool:
     if aspect.name == "dtype":  # an index or a slice has the dtype of what it is taken from
         return True
     # Any operation makes a shape: only what took the carry's away is to blame for it.
-    return any(aspect.is_native(operand.aval) for operand in root.eqn.invars)
+    return any(not is_literal(v) and aspect.is_native(v.aval) for v in root.eqn.invars)
 
 
 def _meeting(found: list[Root]) -> Reader | None:

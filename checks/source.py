@@ -56,6 +56,11 @@ class Place(NamedTuple):
         return "" if self.span is None else text_at(self.file, self.span)
 
 
+def shown(place: Place) -> Place:
+    """A place as errors carry it: without the code object, which cannot be pickled."""
+    return place._replace(code=None)
+
+
 def shown_path(file: str) -> str:
     """A file's name from the working directory on, if it lies in there."""
     try:

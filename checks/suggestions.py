@@ -103,7 +103,7 @@ def _shape_changes(problem: LeafProblem) -> Iterator[Change]:
         yield rewritten(reduction.place, lambda text: with_keyword(text, "keepdims", "True"))
     yield from each_site(problem, _shape_rewrites(problem))
     if _broadcasts(before.shape, after.shape):
-        yield init_of_type(problem, before.update(shape=after.shape))
+        yield init_of_type(problem, after.update(dtype=before.dtype))
     if _broadcasts(after.shape, before.shape):
         shape = repr(before.shape)
         broadcast = f"{problem.written.jnp or 'jnp'}.broadcast_to"
@@ -180,7 +180,7 @@ def _both_changes(problem: LeafProblem) -> Iterator[Change]:
         yield from _key_changes(problem)
         return
     if _broadcasts(problem.before.shape, problem.after.shape):
-        types = problem.before.update(shape=problem.after.shape, dtype=problem.after.dtype)
+        types = problem.after
         yield init_of_type(problem, types)
     keep: Rewrite = lambda text: with_keyword(text, "keepdims", "True")  # noqa: E731
     first = [keep, *_shape_rewrites(problem)]
@@ -207,7 +207,7 @@ def _placement_changes(problem: LeafProblem) -> Iterator[Change]:
     gained = tuple(sorted(after.mat.varying - before.mat.varying, key=str))
     lost = tuple(sorted(before.mat.varying - after.mat.varying, key=str))
     if gained:
-        types = before.update(mat=before.mat.update(varying=before.mat.varying | set(gained)))
+        types = before.update(manual_axis_type=before.mat.update(varying=before.mat.varying | set(gained)))
         code = f"{jax}.lax.pcast({problem.init}, {gained!r}, to='varying')"
         yield Change((), (InitChange(problem.path, types, code),))
     if lost:
