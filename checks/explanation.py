@@ -121,7 +121,7 @@ class _Explanation:
     def _of_structure(self, path: KeyPath) -> "_Found":
         before, after = subtree_at(self.carry_in, path), subtree_at(self.carry_out, path)
         returned = self.written.returned(path)
-        place = self._place_of_new_key(before, after) or self._place_of_class(after)
+        place = self._place_of_key(before, after) or self._place_of_class(after)
         place = place or returned.place
         problem = StructureProblem(
             path,
@@ -133,11 +133,13 @@ class _Explanation:
         )
         return _Found(place and Provenance(shown(place)), structure_candidates(problem))
 
-    def _place_of_new_key(self, before: Any, after: Any) -> Place | None:
+    def _place_of_key(self, before: Any, after: Any) -> Place | None:
+        """Where a key is added to a dictionary, or taken out of it."""
         if not (isinstance(before, dict) and isinstance(after, dict)):
             return None
-        new = [key for key in after if key not in before]
-        return self.written.writes_key(new[0]) if new else None
+        added = [self.written.writes_key(key) for key in after if key not in before]
+        removed = [self.written.removes_key(key) for key in before if key not in after]
+        return next((place for place in [*added, *removed] if place is not None), None)
 
     def _place_of_class(self, after: Any) -> Place | None:
         return self.written.calls(type(after).__name__)

@@ -186,6 +186,8 @@ class _Walk:
         if inner:
             return
         foreign = [operand for operand in eqn.invars if is_foreign(operand.aval)]
+        if all(map(is_literal, eqn.invars)):  # an array made of constants
+            foreign = []
         if not foreign:
             yield Root(scope, eqn, consumer, meets)
         reader = Reader(scope, eqn, sum(not is_literal(operand) for operand in foreign))

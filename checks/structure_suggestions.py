@@ -72,6 +72,10 @@ def _same_leaves(problem: StructureProblem) -> Iterator[Change]:
     leaves_in, leaves_out = tree_leaves(before), tree_leaves(after)
     if len(leaves_in) != len(leaves_out) or not leaves_in:
         return
+    if type(before) is dict and len(before) == 1 and _fits(*before.values(), after):
+        (key,) = before
+        yield from _edited(problem, lambda text: f"{{{key!r}: {text}}}")
+        return
     plain = (list, tuple)
     if type(before) in plain and type(after) in plain and len(before) == len(after):
         name = type(before).__name__

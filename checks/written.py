@@ -132,6 +132,10 @@ class WrittenBody:
         """The only expression that writes a key: in a display, as a keyword, or by assignment."""
         return self._only(lambda node: _writes(node, key))
 
+    def removes_key(self, key: str) -> Place | None:
+        """The only expression that takes a key out of a dictionary."""
+        return self._only(lambda node: _removes(node, key))
+
     def calls(self, name: str) -> Place | None:
         """The only call of a function or class of that name."""
         return self._only(
@@ -227,4 +231,13 @@ def _writes(node: ast.AST, key: str) -> bool:
             return value == key
         case ast.Dict(keys=keys):
             return any(isinstance(k, ast.Constant) and k.value == key for k in keys)
+    return False
+
+
+def _removes(node: ast.AST, key: str) -> bool:
+    match node:
+        case ast.Subscript(slice=ast.Constant(value=value), ctx=ast.Del()):
+            return value == key
+        case ast.Call(func=ast.Attribute(attr="pop"), args=[ast.Constant(value=value), *_]):
+            return value == key
     return False

@@ -12,10 +12,10 @@ import checks
 import loops
 from checks.edits import Edit, edited_source
 from checks.trial import subtree_at, with_subtree
-from tests.messages import broken_bodies
+from tests.messages import broken_dtypes, broken_shapes, broken_structures
+from tests.messages.broken import CASES
 
-FILE = Path(broken_bodies.__file__)
-CASES = broken_bodies.CASES
+TABLES = (broken_dtypes, broken_shapes, broken_structures)
 
 
 @pytest.fixture(params=CASES)
@@ -54,9 +54,14 @@ def refusal(run, case):
     return caught.value
 
 
+def table_of(case):
+    """The module that a case is in."""
+    return next(table for table in TABLES if table.__name__ == case.body.__module__)
+
+
 def marked_line(case):
     """The line of the table that ends in the marker, in the body or in a helper that names it."""
-    lines = FILE.read_text().splitlines()
+    lines = Path(table_of(case).__file__).read_text().splitlines()
     first = case.body.__code__.co_firstlineno
     helper = [n for n, text in enumerate(lines, 1) if f"# <- here ({case.body.__name__})" in text]
     return (
@@ -68,22 +73,21 @@ def marked_line(case):
 
 def pasted(case, suggestions):
     """The body and the initial carry with all suggestions applied to a copy of the table."""
+    file = Path(table_of(case).__file__)
     init, edits = value(case.init), []
     names = {"jnp": jnp, "jax": jax, "np": np}
     for path, suggestion in suggestions:
         place = suggestion.place
         if place is not None:
-            assert FILE == Path(place.file)
+            assert file == Path(place.file)
             edits.append(Edit(place.file, place.span, place.code, suggestion.code))
         code = suggestion.code if place is None else suggestion.init_code
         if code:
             init = with_subtree(init, path, eval(code, names, {"init": init}))  # noqa: S307
-    module = types.ModuleType(broken_bodies.__name__)
-    source = edited_source(FILE.read_text(), dict.fromkeys(edits))
-    module.__dict__.update(vars(broken_bodies), CASES={})
-    start = case.body.__code__.co_firstlineno
-    del start
-    exec(compile(source, str(FILE), "exec"), module.__dict__)  # noqa: S102
+    module = types.ModuleType("pasted")
+    source = edited_source(file.read_text(), dict.fromkeys(edits))
+    source = source.replace("import broken\n", "import not_in_the_table as broken\n")
+    exec(compile(source, str(file), "exec"), module.__dict__)  # noqa: S102
     return getattr(module, case.body.__name__), init
 
 
@@ -94,7 +98,7 @@ def test_the_note_names_the_line(case, run):
     line = marked_line(case)
 
     assert line in {m.provenance.line for m in error.mismatches}
-    assert f"broken_bodies.py:{line}" in "\n".join(error.__notes__)
+    assert f"{Path(table_of(case).__file__).name}:{line}" in "\n".join(error.__notes__)
 
 
 def test_the_advice_makes_the_body_pass(case):
