@@ -21,9 +21,9 @@ def check_predicate(name: str, tree: PyTreeDef, avals: Sequence[AbstractValue]) 
     Example:
       >>> import jax
       >>> check_predicate("cond_fun", jax.tree.structure(0), [jax.typeof(True)])
-      >>> check_predicate("cond_fun", jax.tree.structure(0), [jax.typeof(1)])
+      >>> check_predicate("cond_fun", jax.tree.structure(0), [jax.typeof(1)])  # doctest: +ELLIPSIS
       Traceback (most recent call last):
-      TypeError: cond_fun must return a boolean scalar, but got output type(s) [ShapedArray(int32[])].
+      TypeError: cond_fun must return a boolean scalar, but got output type(s) ...
     """
     must = f"{name} must return a boolean scalar, but got "
     if not treedef_is_leaf(tree) or len(avals) != 1:

@@ -108,22 +108,23 @@ def _position_of(running: CodeType, compiled: Sequence[CodeType]) -> int | None:
 
 def _with_code(fun: Any, old: CodeType, new: CodeType, depth: int) -> Any:
     """`fun` with a code object replaced wherever it is reached from there; None if it is not."""
-    if depth == 0:
-        return None
     if isinstance(fun, functools.partial):
         inner = _with_code(fun.func, old, new, depth)
-        return None if inner is None else functools.partial(inner, *fun.args, **fun.keywords)
+        return inner and functools.partial(inner, *fun.args, **fun.keywords)
     if isinstance(fun, MethodType):
         inner = _with_code(fun.__func__, old, new, depth)
-        return None if inner is None else MethodType(inner, fun.__self__)
+        return inner and MethodType(inner, fun.__self__)
     if isinstance(fun, FunctionType):
-        return _with_code_in_function(fun, old, new, depth)
-    if hasattr(fun, "__wrapped__"):  # jit and its kin: types are the same without
-        return _with_code(fun.__wrapped__, old, new, depth)
-    call = getattr(type(fun), "__call__", None)
-    if isinstance(call, FunctionType) and not isinstance(fun, type):
-        return _with_code(MethodType(call, fun), old, new, depth)
-    return None
+        return _with_code_in_function(fun, old, new, depth) if depth else None
+    # Types are the same without jit and its kin.
+    inside = getattr(fun, "__wrapped__", None) or method_called(fun)
+    return None if inside is None else _with_code(inside, old, new, depth)
+
+
+def method_called(fun: Any) -> MethodType | None:
+    """The method, written in Python, that calling an object calls."""
+    call = type(fun).__dict__.get("__call__")
+    return MethodType(call, fun) if isinstance(call, FunctionType) else None
 
 
 def _with_code_in_function(

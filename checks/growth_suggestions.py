@@ -4,8 +4,8 @@ A loop whose index the body gets writes its row in place:
 
     c = jnp.concatenate([c, row])     becomes     c = c.at[i + 1].set(row[0])
 
-and any other keeps the last rows of what it joins, so that after the last step the buffer holds what
-the growing array would have held.
+and any other keeps the last rows of what it joins. After the last step either buffer holds what the
+growing array would have held.
 """
 
 from collections.abc import Iterator

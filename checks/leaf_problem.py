@@ -1,4 +1,4 @@
-"""A leaf whose type changes, as the advice about it sees it, and the changes that advice is made of."""
+"""A leaf whose type changes, as advice about it sees it, and the changes that advice is made of."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ Rewrite = Callable[[str], str | None]  # an expression's text to another's
 class LeafProblem:
     """A leaf with an input type that is not its output type, and what is known about it.
 
-    `path` leads to it in the user's carry, `parameter` is what the body calls it, `sites` are the expressions to change, and `upstream`
-    those of reductions that the output was computed with.
+    `path` leads to it in the user's carry, and `parameter` is what the body calls it. `sites` are
+    the expressions to change, and `upstream` the reductions that the output was computed with.
     """
 
     path: tuple[Any, ...]

@@ -54,7 +54,9 @@ class CarryChanges(NamedTuple):
 
 def with_varying(aval: Any, axes: Iterable[Hashable]) -> Any:
     """A type that varies over more mesh axes, and is no longer weak, as a cast makes it."""
-    return aval.update(manual_axis_type=aval.mat.update(varying=aval.mat.varying | set(axes)), weak_type=False)
+    return aval.update(
+        manual_axis_type=aval.mat.update(varying=aval.mat.varying | set(axes)), weak_type=False
+    )
 
 
 class CarryPasses:

@@ -1,8 +1,8 @@
 """Where a carry's type changed: the equation in the body, and the user's line.
 
-The output is followed back through the body's jaxpr as long as the values already have what is wrong
-with it, a foreign dtype or shape. What is left are the roots: equations that made the foreign type of
-something else, and inputs or constants that came with it.
+The output is followed back through the body's jaxpr as long as the values already have what is
+wrong with it, a foreign dtype or shape. What is left are the roots: equations that made the foreign
+type of something else, and inputs or constants that came with it.
 
     s = jnp.sum(x)     root: int64[] made of int32[2]       (`reduce_sum`)
     return c + s       c is converted because s is int64    (a consequence, not a root)
@@ -122,7 +122,7 @@ class Reader(NamedTuple):
 
 
 class Aspect(NamedTuple):
-    """One thing that differs between two types: which types have the output's, which the input's."""
+    """One thing that differs between two types: whether a type has the output's, or the input's."""
 
     name: str
     is_foreign: Callable[[Any], bool]

@@ -58,7 +58,7 @@ def with_keyword(text: str, name: str, value: str) -> str | None:
 
 
 def receiver(text: str) -> str | None:
-    """What a call without arguments is made on: `c.x` of `c.x.squeeze()`, or of `jnp.squeeze(c.x)`."""
+    """What a call is made on: `c.x` in `c.x.squeeze()` and in `jnp.squeeze(c.x)`."""
     node = parsed(text)
     if not isinstance(node, ast.Call):
         return None
@@ -81,6 +81,21 @@ def with_floor_division(text: str) -> str | None:
     return ast.unparse(node)
 
 
+def with_other_cast(text: str, dtype: str) -> str | None:
+    """An `astype` to another dtype; None for any other expression.
+
+    Example:
+      >>> with_other_cast("(a + b).astype(float)", "jnp.float32")
+      '(a + b).astype(jnp.float32)'
+    """
+    node = parsed(text)
+    is_cast = isinstance(node, ast.Call) and called_name(text) == "astype" and len(node.args) == 1
+    if not is_cast or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    node.args[0] = ast.parse(dtype, mode="eval").body
+    return ast.unparse(node)
+
+
 def element(text: str, index: int) -> str:
     """An element of a sequence: written out where the sequence is, else indexed.
 
@@ -89,9 +104,9 @@ def element(text: str, index: int) -> str:
       ('a + b', 'f(x)[0]')
     """
     node = parsed(text)
-    if isinstance(node, ast.Tuple | ast.List) and index < len(node.elts):
-        if not any(isinstance(item, ast.Starred) for item in node.elts):
-            return ast.unparse(node.elts[index])
+    items = node.elts if isinstance(node, ast.Tuple | ast.List) else []
+    if index < len(items) and not any(isinstance(item, ast.Starred) for item in items):
+        return ast.unparse(items[index])
     return call_method(text, f"[{index}]")
 
 

@@ -26,7 +26,7 @@ _INSTALLED = tuple(
 
 
 class Span(NamedTuple):
-    """Where an expression stands in a file: lines from 1, columns in bytes from 0, as Python has it."""
+    """Where an expression stands in a file, as Python counts: lines from 1, columns in bytes."""
 
     line: int
     column: int

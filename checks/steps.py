@@ -1,4 +1,4 @@
-"""How many steps a loop will run, as far as its arguments say, and which road a `fori_loop` takes."""
+"""How many steps a loop will run, as far as its arguments say, and a `fori_loop`'s road."""
 
 import operator
 from typing import Any, NamedTuple

@@ -11,17 +11,17 @@ from checks.edits import Edit
 from checks.matching import avals_match
 from checks.rewriting import element, operand
 from checks.source import Place
-from checks.leaf_problem import dtype_code
 from checks.trial import Change, InitChange
 from checks.written import WrittenBody
+from checks.zeros_code import types_code
 
 
 @dataclass(frozen=True)
 class StructureProblem:
     """A component whose structure differs: the pytrees of types that go in and come out.
 
-    `sites` are the expressions that the body returns for it, and `parameter` what the body calls the
-    component that goes in.
+    `sites` are the expressions that the body returns for it, and `parameter` is what the body calls
+    the component that goes in.
     """
 
     path: tuple[Any, ...]
@@ -43,6 +43,7 @@ def structure_candidates(problem: StructureProblem) -> Iterator[Change]:
     if after is None:
         yield from _edited(problem, lambda _: problem.parameter)
     yield from _same_leaves(problem)
+    yield from _missing_end(problem)
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _dictionaries(problem)
     if isinstance(before, ShapedArray) and type(after) in (list, tuple):
@@ -67,7 +68,7 @@ def _edited(problem: StructureProblem, rewrite: Callable[[str], str]) -> Iterato
 
 
 def _same_leaves(problem: StructureProblem) -> Iterator[Change]:
-    """The output's leaves in the input's structure, where they are as many and of the same types."""
+    """The output's leaves in the input's structure, where they are as many."""
     before, after = problem.before, problem.after
     leaves_in, leaves_out = tree_leaves(before), tree_leaves(after)
     if len(leaves_in) != len(leaves_out) or not leaves_in:
@@ -104,6 +105,17 @@ def _fields(tree: Any) -> bool:
     return hasattr(tree, "_fields") or hasattr(tree, "__dataclass_fields__")
 
 
+def _missing_end(problem: StructureProblem) -> Iterator[Change]:
+    """The last elements of a list or tuple, which come back no more, as they came in."""
+    before, after = problem.before, problem.after
+    if type(before) is not type(after) or type(before) not in (list, tuple):
+        return
+    if len(after) < len(before) and _alike(before, after):
+        around = "[*{}, *{}]" if type(before) is list else "(*{}, *{})"
+        rest = f"{problem.parameter}[{len(after)}:]"
+        yield from _edited(problem, lambda text: around.format(operand(text), rest))
+
+
 def _dictionaries(problem: StructureProblem) -> Iterator[Change]:
     before, after = problem.before, problem.after
     lacks, adds = before.keys() - after.keys(), after.keys() - before.keys()
@@ -115,48 +127,25 @@ def _dictionaries(problem: StructureProblem) -> Iterator[Change]:
 def _extended(problem: StructureProblem, code: str) -> str:
     """Code of the component as it comes out, with what it keeps of the initial one."""
     before, after = problem.before, problem.after
-    if type(before) is dict and type(after) is dict and before.keys() <= after.keys():
-        if all(tree_structure(before[k]) == tree_structure(after[k]) for k in before):
-            new = {k: v for k, v in after.items() if k not in before}
-            entries = ", ".join(
-                f"{k!r}: {types_code(v, problem.written.jnp)}" for k, v in new.items()
-            )
-            return f"{{**{problem.init}, {entries}}}"
-    if type(before) is type(after) and type(before) in (list, tuple):
-        more = [types_code(item, problem.written.jnp) for item in after[len(before) :]]
-        is_longer = more and tree_structure(before) == tree_structure(after[: len(before)])
-        if is_longer and _alike(before, after[: len(before)]):
-            inside = ", ".join([f"*{problem.init}", *map(str, more)])
-            return f"[{inside}]" if type(before) is list else f"({inside})"
-    return code
+    if type(before) is not type(after):
+        return code
+    if type(before) is dict and before.keys() <= after.keys():
+        kept, new = (
+            {k: after[k] for k in before},
+            {k: v for k, v in after.items() if k not in before},
+        )
+        entries = [f"{k!r}: {types_code(v, problem.written.jnp)}" for k, v in new.items()]
+        around = "{{**{}, {}}}"
+    elif type(before) in (list, tuple) and len(before) < len(after):
+        kept, new = after[: len(before)], after[len(before) :]
+        entries = [str(types_code(item, problem.written.jnp)) for item in new]
+        around = "[*{}, {}]" if type(before) is list else "(*{}, {})"
+    else:
+        return code
+    fits = tree_structure(before) == tree_structure(kept) and _alike(before, kept)
+    return around.format(problem.init, ", ".join(entries)) if fits else code
 
 
 def _alike(before: Any, after: Any) -> bool:
     """Whether the leaves of two pytrees have the same types."""
     return all(_fits(a, b) for a, b in zip(tree_leaves(before), tree_leaves(after)))
-
-
-def types_code(tree: Any, alias: str | None) -> str | None:
-    """An expression that makes zeros of the given types; None where there is no plain one."""
-    if isinstance(tree, ShapedArray):
-        try:
-            return f"{alias or 'jnp'}.zeros({tree.shape!r}, {dtype_code(tree.dtype, alias)})"
-        except TypeError:  # a typed key
-            return None
-    if tree is None:
-        return "None"
-    if type(tree) is dict:
-        entries = {k: types_code(v, alias) for k, v in tree.items()}
-        if None in entries.values():
-            return None
-        return "{" + ", ".join(f"{k!r}: {v}" for k, v in entries.items()) + "}"
-    if type(tree) in (list, tuple):
-        items = [types_code(v, alias) for v in tree]
-        known = [item for item in items if item is not None]
-        if len(known) < len(items):
-            return None
-        inside = ", ".join(known)
-        if type(tree) is list:
-            return f"[{inside}]"
-        return f"({inside},)" if len(items) == 1 else f"({inside})"
-    return None

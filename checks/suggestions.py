@@ -24,6 +24,7 @@ from checks.rewriting import (
     receiver,
     with_floor_division,
     with_keyword,
+    with_other_cast,
 )
 from checks.trial import Change, InitChange
 
@@ -85,6 +86,7 @@ def _dtype_rewrites(problem: LeafProblem) -> list[Rewrite]:
         lambda text: None if called_name(text) in casts else with_keyword(text, "dtype", dtype),
         # Where the author asked for the wider type, it is its use that ends too late.
         lambda text: None if called_name(text) in casts else call_method(text, cast),
+        lambda text: with_other_cast(text, dtype),
         lambda text: call_method(text, cast),
     ]
 
@@ -207,7 +209,9 @@ def _placement_changes(problem: LeafProblem) -> Iterator[Change]:
     gained = tuple(sorted(after.mat.varying - before.mat.varying, key=str))
     lost = tuple(sorted(before.mat.varying - after.mat.varying, key=str))
     if gained:
-        types = before.update(manual_axis_type=before.mat.update(varying=before.mat.varying | set(gained)))
+        types = before.update(
+            manual_axis_type=before.mat.update(varying=before.mat.varying | set(gained))
+        )
         code = f"{jax}.lax.pcast({problem.init}, {gained!r}, to='varying')"
         yield Change((), (InitChange(problem.path, types, code),))
     if lost:

@@ -115,7 +115,7 @@ def settled_mismatches(
         if not changes:
             if body.condition is not None:
                 predicate = trace(body.condition, passes.carry())
-                check_predicate(predicate.out_tree, predicate.out_avals)
+                check_predicate("cond_fun", predicate.out_tree, predicate.out_avals)
             return ()
         passes.convert(changes)
 

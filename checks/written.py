@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
+from checks.edits import method_called
 from checks.source import Place, span_of, syntax_of
 from checks.tracing import LoopBody
 
@@ -26,7 +27,7 @@ def python_function(fun: Any) -> FunctionType | None:
         elif isinstance(fun, FunctionType):
             return fun
         else:
-            fun = getattr(type(fun), "__call__", None)  # noqa: B004  not whether, but which
+            fun = method_called(fun)
     return None
 
 

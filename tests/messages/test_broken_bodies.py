@@ -11,7 +11,7 @@ import pytest
 import checks
 import loops
 from checks.edits import Edit, edited_source
-from checks.trial import subtree_at, with_subtree
+from checks.trial import with_subtree
 from tests.messages import broken_dtypes, broken_shapes, broken_structures
 from tests.messages.broken import CASES
 
