@@ -123,6 +123,7 @@ class _Explanation:
         returned = self.written.returned(path)
         place = self._place_of_key(before, after) or self._place_of_class(after)
         place = place or returned.place
+        provenance = None if place is None else Provenance(shown(place))
         problem = StructureProblem(
             path,
             before,
@@ -131,7 +132,7 @@ class _Explanation:
             self.parameter + keystr(path),
             self.written,
         )
-        return _Found(place and Provenance(shown(place)), structure_candidates(problem))
+        return _Found(provenance, structure_candidates(problem))
 
     def _place_of_key(self, before: Any, after: Any) -> Place | None:
         """Where a key is added to a dictionary, or taken out of it."""

@@ -114,11 +114,20 @@ def _is_the_users(code: CodeType) -> bool:
 
 def _place(code: CodeType, offset: int) -> Place:
     positions = list(code.co_positions())
-    line, end_line, column, end_column = positions[offset // 2]
-    known = None not in (line, end_line, column, end_column)
-    span = Span(line, column, end_line, end_column) if known else None
-    first = code.co_firstlineno if line is None else line
-    return Place(code.co_filename, first, code.co_qualname, span, code)
+    span = _span(positions[offset // 2])
+    line = positions[offset // 2][0] or code.co_firstlineno
+    return Place(code.co_filename, line, code.co_qualname, span, code)
+
+
+_Position = tuple[int | None, int | None, int | None, int | None]
+
+
+def _span(position: _Position) -> Span | None:
+    """A position as code objects have it, line and end line first; None where a part is unknown."""
+    match position:
+        case int(line), int(end_line), int(column), int(end_column):
+            return Span(line, column, end_line, end_column)
+    return None
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
@@ -135,7 +144,7 @@ def syntax_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.La
         tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     except (SyntaxError, ValueError):
         return None
-    starts = [span for span in _spans(code) if span is not None]
+    starts = list(_spans(code))
     found = [
         node
         for node in ast.walk(tree)
@@ -153,12 +162,11 @@ def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> in
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def _spans(code: CodeType) -> Iterator[Span | None]:
-    for line, end_line, column, end_column in code.co_positions():
+def _spans(code: CodeType) -> Iterator[Span]:
+    for span in map(_span, code.co_positions()):
         # The instructions that start a function carry its first line and no columns of note.
-        if None in (line, end_line, column, end_column) or column == end_column:
-            continue
-        yield Span(line, column, end_line, end_column)  # pyrefly: ignore[bad-argument-type]
+        if span is not None and span.column != span.end_column:
+            yield span
 
 
 def _covers(outer: Span, inner: Span) -> bool:

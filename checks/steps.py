@@ -83,7 +83,8 @@ class _Bound:
     """One bound: its type, and its value if that is known while tracing."""
 
     def __init__(self, name: str, given: Any) -> None:
-        self.name, self.value, self.why_unknown = name, None, ""
+        self.name, self.why_unknown = name, ""
+        self.value: Any = None
         if is_symbolic_dim(given):
             self.aval, self.value = as_aval(0), given
             return

@@ -73,7 +73,7 @@ def _same_leaves(problem: StructureProblem) -> Iterator[Change]:
     leaves_in, leaves_out = tree_leaves(before), tree_leaves(after)
     if len(leaves_in) != len(leaves_out) or not leaves_in:
         return
-    if type(before) is dict and len(before) == 1 and _fits(*before.values(), after):
+    if type(before) is dict and [_fits(value, after) for value in before.values()] == [True]:
         (key,) = before
         yield from _edited(problem, lambda text: f"{{{key!r}: {text}}}")
         return

@@ -35,10 +35,8 @@ def types_code(tree: Any, alias: str | None) -> str | None:
         return None
     if type(tree) is dict:
         return "{" + ", ".join(f"{k!r}: {code}" for k, code in zip(tree, known)) + "}"
-    inside = ", ".join(known)
-    if type(tree) is list:
-        return f"[{inside}]"
-    return f"({inside},)" if len(known) == 1 else f"({inside})"
+    around = "[{}]" if type(tree) is list else "({},)" if len(known) == 1 else "({})"
+    return around.format(", ".join(known))
 
 
 def _array_code(aval: ShapedArray, alias: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 import types
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +23,9 @@ TABLES = (broken_dtypes, broken_shapes, broken_structures)
 def case(request):
     """Each broken body, in the mode that it is about."""
     found = CASES[request.param]
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        with jax.enable_x64(found.x64):
-            yield found
+    promotion = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
+    with promotion[0], promotion[1], jax.enable_x64(found.x64):
+        yield found
 
 
 def value(init_or_function):
@@ -47,7 +48,7 @@ def by_while(body, init, xs):
     return loops.while_loop(lambda c: False, lambda c: body(c, xs[0])[0], init)
 
 
-def refusal(run, case):
+def refusal(run, case) -> Any:
     """The error that a case is refused with."""
     with pytest.raises(checks.CarryTypeError) as caught:
         run(case.body, value(case.init), value(case.xs))

@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ def _standard_promotion():
         yield
 
 
-def refusal(call):
+def refusal(call) -> Any:
     """The error that a call of a loop raises."""
     with pytest.raises(checks.CarryTypeError) as caught:
         call()
@@ -79,7 +80,7 @@ def wrapped(fun):
         jax.checkpoint(widened),
         wrapped(widened),
         lambda c, x: (c.sum(axis=0), x),
-        lambda c, x: widened(c, x),
+        lambda c, x: widened(c, x),  # noqa: PLW0108  a call is what this one is about
     ],
     ids=["function", "method", "object", "partial", "jit", "checkpoint", "wraps", "lambda", "call"],
 )
@@ -91,8 +92,8 @@ def test_any_callable_gets_advice(body):
 
 
 def test_a_body_without_source_gets_the_equation_at_most():
-    """A body whose source cannot be read is refused as ever, and only its init may be advised on."""
-    names = {"jnp": jnp}
+    """A body whose source cannot be read is refused as ever; only its init is advised on."""
+    names: dict[str, Any] = {"jnp": jnp}
     exec("def body(c, x):\n    return c * 0.5, x", names)  # noqa: S102
     (mismatch,) = refusal(lambda: loops.scan(names["body"], jnp.int32(1), length=2)).mismatches
 
