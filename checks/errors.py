@@ -5,6 +5,9 @@ from typing import Any, Literal
 
 from jax.core import AbstractValue
 
+from checks.advice import Suggestion
+from checks.provenance import Provenance
+
 MismatchKind = Literal[
     "shape",
     "dtype",
@@ -29,6 +32,8 @@ class CarryMismatch:
       output_type: aval of the leaf that comes out, `None` where there is no leaf.
       kind: what differs. Where several things do, shape and dtype go before varying axes, these
         before the memory space, and that before the sharding.
+      provenance: the equation and the line that changed it, where they are known.
+      suggestion: what to write, where advice is known that has been tried.
     """
 
     path: tuple[Any, ...]
@@ -36,6 +41,8 @@ class CarryMismatch:
     input_type: AbstractValue | None
     output_type: AbstractValue | None
     kind: MismatchKind
+    provenance: Provenance | None = None
+    suggestion: Suggestion | None = None
 
 
 class CarryTypeError(TypeError):

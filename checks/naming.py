@@ -82,13 +82,23 @@ def _in_words(parameter: str, path: tuple[Any, ...]) -> str:
     return f"{keystr(path)} in the second argument" if path else "the second argument"
 
 
+def function_name(fun: Callable[..., Any]) -> str:
+    """What a function, or what is wrapped around one, is called."""
+    inner = _unwrapped(fun)
+    return getattr(inner, "__name__", type(inner).__name__)
+
+
 def _describe(fun: Callable[..., Any]) -> str:
     """A function's name, with file and line where it is written in Python."""
-    inner: Any = fun
-    while isinstance(inner := inspect.unwrap(inner), functools.partial):
-        inner = inner.func
-    name = getattr(inner, "__name__", type(inner).__name__)
+    inner, name = _unwrapped(fun), function_name(fun)
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     if not isinstance(code, CodeType):
         return f"`{name}`"
     return f"`{name}` ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+def _unwrapped(fun: Callable[..., Any]) -> Any:
+    inner: Any = fun
+    while isinstance(inner := inspect.unwrap(inner), functools.partial):
+        inner = inner.func
+    return inner

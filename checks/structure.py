@@ -68,7 +68,7 @@ def structure_differences(
     if found is not None:
         yield StructureDifference(path, *found, inputs.leaf_type, outputs.leaf_type)
         return
-    children = zip(_named_children(in_carry), inputs.children(), outputs.children())
+    children = zip(named_children(in_carry), inputs.children(), outputs.children())
     for (key, child), child_in, child_out in children:
         yield from structure_differences(child, child_in, child_out, (*path, key))
 
@@ -159,7 +159,7 @@ def _static_changes(in_carry: Any, in_node: _NodeData, out_node: _NodeData) -> s
     in_data, out_data = in_node[1], out_node[1]
     if not dataclasses.is_dataclass(in_carry) or not isinstance(in_data, tuple):
         return ""
-    children = {getattr(key, "name", None) for key, _ in _named_children(in_carry)}
+    children = {getattr(key, "name", None) for key, _ in named_children(in_carry)}
     static = [f.name for f in dataclasses.fields(in_carry) if f.name not in children]
     # By identity: the values of fields may be arrays, of which `==` makes no truth value.
     values = [getattr(in_carry, name, None) for name in static]
@@ -173,7 +173,8 @@ def _plural(noun: str, names: list[str]) -> str:
     return f"{noun if len(names) == 1 else noun + 's'} {', '.join(names)}"
 
 
-def _named_children(node: Any) -> list[tuple[Any, Any]]:
+def named_children(node: Any) -> list[tuple[Any, Any]]:
+    """The children of a pytree's node, each with its key."""
     # JAX 0.10.2 gives every child of a namedtuple the first field's name.
     fields = getattr(node, "_fields", None) if isinstance(node, tuple) else None
     if fields is not None:

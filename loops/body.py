@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -10,13 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import PyTreeDef, treedef_children
 
-from checks import (
-    CarryTypeError,
-    _check_carry_type,
-    explain_passes,
-    missing_varying_axes,
-    promote_weak_avals,
-)
+from checks.explanation import explain_mismatches
+from checks.passes import BodyOut, CarryChanges, CarryPasses
+from checks.tracing import LoopBody
 from loops import _jax
 from loops.learning import (
     finishing_all_after_an_error,
@@ -25,18 +22,6 @@ from loops.learning import (
     only_promoted_depend,
     tracing_a_body,
 )
-
-
-class BodyOut(NamedTuple):
-    """What a body returned for the carry, and how: by `jaxpr`, unless it was run on real values.
-
-    jaxpr: [*consts, *carry, *x] -> [*carry, *y]
-    """
-
-    tree: PyTreeDef
-    avals: list[Any]
-    jaxpr: Any = None
-    num_consts: int = 0
 
 
 class TracedBody(NamedTuple):
@@ -70,6 +55,7 @@ def trace_to_fixpoint(
     init: Any,
     trace: Callable[[Any, list[Any], bool], tuple[Traced, BodyOut]],
     num_settled: int = 0,
+    written: Callable[[], LoopBody] | None = None,
 ) -> SettledLoop[Traced]:
     """Trace a body until the carry that comes out has the types that went in.
 
@@ -86,17 +72,20 @@ def trace_to_fixpoint(
       trace: runs the body on a flat tree of carry or on the types of its leaves, and is told
         whether the loops inside must be finished; returns what it made of it and what came out.
       num_settled: how many leading leaves are known to keep their types (a counter).
+      written: gives the body as the user wrote it, for the explanation of an error.
 
     Raises:
       checks.CarryTypeError: the carry that comes out differs in type or structure.
     """
     return finishing_all_after_an_error(
-        lambda finish: _settle(CarryPasses(name, body_fun, init), trace, num_settled, finish)
+        lambda finish: _settle(
+            InitPasses(name, body_fun, init, written), trace, num_settled, finish
+        )
     )
 
 
 def _settle(
-    passes: CarryPasses,
+    passes: InitPasses,
     trace: Callable[[Any, list[Any], bool], tuple[Traced, BodyOut]],
     num_settled: int,
     finish: bool,
@@ -111,83 +100,42 @@ def _settle(
                 with tracing_a_body(may_be_thrown_away=False):
                     traced, _ = trace(passes.init, passes.avals, True)
             return SettledLoop(passes.init, traced, passes.avals, is_unfinished=False)
-        if changes.leave_others_as_they_are(out) and is_learning():
+        if _leave_others_as_they_are(changes, out) and is_learning():
             return SettledLoop(passes.init, traced, changes.promoted_avals(), is_unfinished=True)
         passes.convert(changes)
 
 
-class CarryChanges(NamedTuple):
-    """What one pass showed must change of each leaf of the initial carry."""
-
-    avals: list[Any]
-    promoted: list[Any]
-    missing_axes: list[tuple[Any, ...]]
-
-    def __bool__(self) -> bool:
-        return any(p is not None for p in self.promoted) or any(self.missing_axes)
-
-    def promoted_avals(self) -> list[Any]:
-        """The types after promotion."""
-        return [a if p is None else p for p, a in zip(self.promoted, self.avals, strict=True)]
-
-    def leave_others_as_they_are(self, out: BodyOut) -> bool:
-        """Whether the changes are promotions that change no other type than the promoted ones."""
-        if out.jaxpr is None or any(self.missing_axes):
-            return False
-        marks = [p is not None for p in self.promoted]
-        return only_promoted_depend(out.jaxpr, out.num_consts, marks)
+def _leave_others_as_they_are(changes: CarryChanges, out: BodyOut) -> bool:
+    """Whether the changes are promotions that change no other type than the promoted ones."""
+    if out.jaxpr is None or any(changes.missing_axes):
+        return False
+    marks = [p is not None for p in changes.promoted]
+    return only_promoted_depend(out.jaxpr, out.num_consts, marks)
 
 
-class CarryPasses:
+class InitPasses(CarryPasses):
     """The initial carry of a loop, pass by pass."""
 
-    def __init__(self, name: str, body_fun: Callable[..., Any], init: Any) -> None:
-        self.name, self.body_fun, self.init = name, body_fun, init
-        self.avals = [jax.typeof(x) for x in init]
-        self.began_weak = [is_weak(aval) for aval in self.avals]
-        self.history: list[list[Any]] = []
+    def __init__(
+        self,
+        name: str,
+        body_fun: Callable[..., Any],
+        init: Any,
+        written: Callable[[], LoopBody] | None,
+    ) -> None:
+        explain = None if written is None else partial(explain_mismatches, written)
+        super().__init__(name, body_fun, init.tree, [jax.typeof(x) for x in init], explain)
+        self.init = init
 
-    def may_promote(self, num_settled: int) -> bool:
-        """Whether a leaf may have to be promoted; the first ones are known to keep their types."""
-        return any(is_weak(aval) for aval in self.avals[num_settled:])
-
-    def changes_after(self, out: BodyOut) -> CarryChanges:
-        """Compare what came out of a pass with what went in.
-
-        Raises:
-          checks.CarryTypeError: they differ, and no conversion of the init helps.
-        """
-        avals = self.avals
-        self.history.append(avals)
-        if out.tree == self.init.tree and out.avals == avals:  # the usual case: nothing to convert
-            return CarryChanges(avals, [], [])
-        try:
-            if out.tree != self.init.tree:
-                self._check(out)
-            promoted = promote_weak_avals(avals, out.avals, self.began_weak)
-            changes = CarryChanges(avals, promoted, [])
-            missing = missing_varying_axes(changes.promoted_avals(), out.avals)
-            changes = changes._replace(missing_axes=missing)
-            if not changes:
-                self._check(out)
-        except CarryTypeError as error:
-            explain_passes(error, self.history)
-            raise
-        return changes
-
-    def _check(self, out: BodyOut) -> None:
-        _check_carry_type(self.name, self.body_fun, self.init.unflatten(), out.tree, out.avals)
+    def carry(self) -> Any:
+        """The values that go in: a class of the user's may refuse types in their place."""
+        return self.init.unflatten()
 
     def convert(self, changes: CarryChanges) -> None:
         """Convert the initial carry, for the next pass."""
         rows = zip(self.init, changes.promoted, changes.missing_axes, strict=True)
         self.init = self.init.update(_convert(*row) for row in rows)
         self.avals = [jax.typeof(x) for x in self.init]
-
-
-def is_weak(aval: Any) -> bool:
-    """Whether a type is that of a Python scalar, which promotes to others."""
-    return getattr(aval, "weak_type", False)
 
 
 def _convert(x: Any, promoted: Any, axes: tuple[Any, ...]) -> Any:

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.tree_util import treedef_is_leaf
 
+from checks.condition import check_predicate
 from loops import _jax
 from loops.primitives.checkpointed_loop import MAX_STEPS, Loop, LoopInputs, to_host
 from loops.primitives.layout import merge, partition
@@ -42,23 +41,13 @@ def trace_until(until: Callable[[Any], Any], carry_avals: Any) -> Any:
     """Trace the question whether a scan goes on: [*consts, *carry] -> [not until(carry)]."""
     debug = _jax.debug_info("scan_until", until, carry_avals.unflatten())
     traced = _jax.trace_function(until, (carry_avals,), debug)
-    check_predicate("until", traced)
+    check_predicate("until", traced.out_tree, traced.out_avals)
     inverted = _jax.trace_flat(
         lambda *args: [jnp.logical_not(*_jax.call_jaxpr(traced.jaxpr, *args))],
         traced.jaxpr.in_avals,
         debug,
     )
     return traced._replace(jaxpr=inverted.jaxpr)
-
-
-def check_predicate(name: str, traced: Any) -> None:
-    """Raise unless a traced condition returns a boolean scalar."""
-    must = f"{name} must return a boolean scalar, but got "
-    if not treedef_is_leaf(traced.out_tree) or len(traced.out_avals) != 1:
-        raise TypeError(f"{must}pytree {traced.out_tree}.")
-    (aval,) = traced.out_avals
-    if not isinstance(aval, jax.core.ShapedArray) or aval.shape or aval.dtype != np.bool_:
-        raise TypeError(f"{must}output type(s) [ShapedArray({aval.str_short()})].")
 
 
 def check_count(loop: str, name: str, value: Any) -> int | None:

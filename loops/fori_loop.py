@@ -13,12 +13,16 @@ value), which can be differentiated in reverse too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 from jax import lax
+from jax.tree_util import SequenceKey
 
 from checks import CarryTypeError, explain_fori
+from checks.tracing import LoopBody
 from loops import _jax
 from loops.bounds import Bounds, check_bounds, steps_between
 from loops.checkpointed import (
@@ -121,8 +125,9 @@ def _by_scan(
         ask_whether_cut_off("fori_loop", length, lambda: True)
     init = (bounds.lower, init_val)
     early = EarlyEnd(bound.checkpoints)
+    written = partial(_written, body_fun, bounds, slot=1)
     (_, value), _ = scan_named(
-        fori_scan_body(body_fun), init, None, length, False, unroll, debug, 1, early
+        fori_scan_body(body_fun), init, None, length, False, unroll, debug, 1, early, written
     )
     return value
 
@@ -137,9 +142,9 @@ def _by_count(
     limit = lax.convert_element_type(lax.min(wanted, wanted.dtype.type(most_steps)), np.int32)
     default = Checkpoints(slots_for(None, most_steps).slots)
     early = EarlyEnd(bound.checkpoints or default, limit=limit)
-    (_, value), _ = scan_named(
-        fori_scan_body(body_fun), (bounds.lower, init_val), None, None, False, 1, debug, 1, early
-    )
+    written = partial(_written, body_fun, bounds, slot=1)
+    init, scan_body = (bounds.lower, init_val), fori_scan_body(body_fun)
+    (_, value), _ = scan_named(scan_body, init, None, None, False, 1, debug, 1, early, written)
     if bound.max_steps is not None:
         ask_whether_cut_off("fori_loop", most_steps, lambda: wanted > wanted.dtype.type(most_steps))
     return value
@@ -153,7 +158,8 @@ def _by_while(
     init = (bounds.lower, bounds.upper, init_val)
     while_body = fori_while_body(body_fun)
     debug = _jax.with_unnamed_argument(debug, 1)
-    _, _, value = while_loop_named(fori_while_cond, while_body, init, debug, debug)
+    written = partial(_written, body_fun, bounds, slot=2)
+    _, _, value = while_loop_named(fori_while_cond, while_body, init, debug, debug, written=written)
     return value
 
 
@@ -162,3 +168,11 @@ def _refuse_unroll(unroll: Any) -> None:
         raise ValueError(
             "Can only use `unroll` in `fori_loop` if the loop bounds are statically known."
         )
+
+
+def _written(body_fun: Callable[..., Any], bounds: Bounds, slot: int) -> LoopBody:
+    """The body as the user wrote it, which takes the index first."""
+    index = jax.typeof(bounds.lower)
+    first = bounds.lower if isinstance(bounds.lower, int) else None
+    slots = (SequenceKey(slot),)
+    return LoopBody(body_fun, (index,), slot=slots, steps=bounds.length, first_index=first)

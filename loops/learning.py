@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from checks import CarryTypeError
+from checks.nesting import Nesting, register_nesting
 from loops import _jax
 from loops.data_flow import depends_on
 
@@ -124,3 +125,6 @@ def unfinished_loop(avals: Sequence[Any]) -> list[Any]:
     """Outputs of the given types, in a trace that will be thrown away."""
     _frames.left_unfinished = True
     return unfinished_loop_p.bind(avals=tuple(avals))
+
+
+register_nesting(Nesting(tracing_a_body, is_unfinished, finishing_all_after_an_error))

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from checks.passes import BodyOut
+from checks.tracing import LoopBody
 from loops import _jax
 from loops.body import (
-    BodyOut,
     TracedBody,
     refuse_forbidden_effects,
     trace_scan_body,
@@ -130,10 +131,12 @@ def scan_named(
     debug: Any,
     num_settled: int = 0,
     early: EarlyEnd = NO_EARLY_END,
+    written: Callable[[], LoopBody] | None = None,
 ) -> Any:
     """`scan` with the names that error messages give to the body.
 
-    The first `num_settled` leaves of the carry are known to keep their types.
+    The first `num_settled` leaves of the carry are known to keep their types. `written()` is
+    the body as the user wrote it, where that is not `f`.
     """
     carry, xs_flat = _jax.flatten_tree(init), _jax.flatten_tree(xs)
     args = [*carry, *xs_flat]
@@ -142,16 +145,16 @@ def scan_named(
     if early.limit is None:
         length = infer_length(xs, list(xs_avals), length)
     unroll = steps_per_turn(unroll, length)
-    if _jax.disable_jit() and length != 0 and early.limit is None:
-        return scan_step_by_step(f, carry, xs_flat, length, reverse, early.until)
-
     x_avals = xs_avals.map(lambda aval: _jax.mapped_leading_aval(length, aval))
+    written = written or (lambda: LoopBody(f, (), (x_avals.unflatten(),), True, steps=length))
+    if _jax.disable_jit() and length != 0 and early.limit is None:
+        return scan_step_by_step(f, carry, xs_flat, length, reverse, written, early.until)
 
     def trace(carry: Any, avals: list[Any], finish: bool) -> tuple[TracedBody, BodyOut]:
         carry_avals = carry.update(avals)
         return trace_scan_body(finished_body(f) if finish else f, carry_avals, x_avals, debug)
 
-    settled = trace_to_fixpoint("scan body", f, carry, trace, num_settled)
+    settled = trace_to_fixpoint("scan body", f, carry, trace, num_settled, written)
     body = settled.traced
     _jax.check_closed_over_refs(debug, body.consts, args)
     refuse_forbidden_effects("scan", body.jaxpr.effects)

@@ -16,9 +16,13 @@ from jax import lax
 from jax.tree_util import tree_map
 
 from checks import _check_carry_type
+from checks.passes import BodyOut
+from checks.tracing import LoopBody
 from loops import _jax
-from loops.body import BodyOut, trace_to_fixpoint
+from loops.body import trace_to_fixpoint
 from loops.cut_off import ask_whether_cut_off
+
+Written = Callable[[], LoopBody]  # gives the body as the user wrote it
 
 
 def scan_step_by_step(
@@ -27,6 +31,7 @@ def scan_step_by_step(
     xs: Any,
     length: int,
     reverse: bool,
+    written: Written,
     until: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Run a scan of at least one step in Python; `init` and `xs` are flat trees.
@@ -43,7 +48,9 @@ def scan_step_by_step(
 
     first, *later = reversed(range(length)) if reverse else range(length)
     init = init.map(jnp.asarray)
-    settled = trace_to_fixpoint("scan body", f, init, lambda carry, *_: step(carry, first))
+    settled = trace_to_fixpoint(
+        "scan body", f, init, lambda carry, *_: step(carry, first), written=written
+    )
     init, (carry, y) = settled.init, settled.traced
     if until is not None and until(init.unflatten()):
         return init.unflatten(), tree_map(lambda y: _stack(*[jnp.zeros_like(y)] * length), y)
@@ -64,6 +71,7 @@ def while_step_by_step(
     cond_fun: Callable[[Any], Any],
     body_fun: Callable[[Any], Any],
     init: Any,
+    written: Written,
     max_steps: int | None = None,
 ) -> Any:
     """Run a while loop in Python; `init` is a flat tree.
@@ -79,7 +87,7 @@ def while_step_by_step(
     carry = init = init.map(jnp.asarray)
     if not cond_fun(carry.unflatten()):
         return carry.unflatten()
-    settled = trace_to_fixpoint(name, body_fun, init, step)
+    settled = trace_to_fixpoint(name, body_fun, init, step, written=written)
     init, (carry, _) = settled.init, settled.traced
     steps = 1
     while cond_fun(carry.unflatten()):

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from checks.condition import check_predicate
+from checks.passes import BodyOut
+from checks.tracing import LoopBody
 from loops import _jax
-from loops.body import BodyOut, refuse_forbidden_effects, trace_to_fixpoint
+from loops.body import refuse_forbidden_effects, trace_to_fixpoint
 from loops.checkpointed import (
     UNBOUNDED,
     Checkpoints,
@@ -19,7 +22,6 @@ from loops.checkpointed import (
     bind_checkpointed,
     check_checkpoints,
     check_count,
-    check_predicate,
     refuse_effects,
     slots_for,
 )
@@ -130,13 +132,18 @@ def while_loop_named(
     cond_debug: Any,
     body_debug: Any,
     bound: StepBound = UNBOUNDED,
+    written: Callable[[], LoopBody] | None = None,
 ) -> Any:
-    """`while_loop` with the names that error messages give to the two functions."""
+    """`while_loop` with the names that error messages give to the two functions.
+
+    `written()` is the body as the user wrote it, where that is not `body_fun`.
+    """
+    written = written or (lambda: LoopBody(body_fun, condition=cond_fun))
     init = _jax.flatten_tree(init_val)
     _jax.check_ref_arguments(body_debug, list(init))
     if _jax.disable_jit():
         try:
-            return while_step_by_step(cond_fun, body_fun, init, bound.max_steps)
+            return while_step_by_step(cond_fun, body_fun, init, written, bound.max_steps)
         except jax.errors.ConcretizationTypeError:
             pass  # the condition is traced, for instance by vmap: only the primitive can run it
 
@@ -145,14 +152,14 @@ def while_loop_named(
         # Nothing is learned from the condition, whose type is known beforehand.
         with tracing_a_body(may_be_thrown_away=False):
             cond = _jax.trace_function(cond_fun, (carry_avals,), cond_debug)
-        check_predicate("cond_fun", cond)
+        check_predicate("cond_fun", cond.out_tree, cond.out_avals)
         body_to_trace = finished_body(body_fun) if finish else body_fun
         body = _jax.trace_function(body_to_trace, (carry_avals,), body_debug)
         body = vary_with_predicate(body, cond.out_avals[0])
         traced = TracedWhile(cond.jaxpr, cond.consts, body.jaxpr, body.consts, body.out_tree)
         return traced, BodyOut(body.out_tree, body.out_avals, body.jaxpr, len(body.consts))
 
-    settled = trace_to_fixpoint("while_loop body", body_fun, init, trace)
+    settled = trace_to_fixpoint("while_loop body", body_fun, init, trace, written=written)
     traced = settled.traced
     refuse_forbidden_effects("while", traced.cond_jaxpr.effects | traced.body_jaxpr.effects)
     if settled.is_unfinished:

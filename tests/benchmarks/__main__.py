@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*(row.name for row in all_rows), sep="\n")
         return 2
     if is_ours and equinox_loops() is None:
-        print("Equinox is not installed: the rows beside it are left out")
+        print("Equinox is not installed: no rows beside it", file=sys.stderr)
     ours = cast("Loops", importlib.import_module(options.ours))
     results = print_table(rows, ours, QUICK if options.quick else THOROUGH)
     if options.json:

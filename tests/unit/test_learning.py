@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import loops
+from checks import CarryTypeError
 from loops import body as loops_body
 from loops import learning
 from tests.helpers import nests
@@ -151,7 +152,7 @@ def test_no_fixpoint_is_the_contracts_error_with_the_types_of_each_pass():
         flips = carry.dtype == jnp.float32
         return (carry + x).astype(jnp.int32 if flips else jnp.float32), None
 
-    with pytest.raises(loops_body.CarryTypeError) as caught:
+    with pytest.raises(CarryTypeError) as caught:
         loops.scan(body, 0, jnp.ones(2, jnp.float32))
 
     assert "pass 1: int32[] (weak)" in caught.value.__notes__[0]

@@ -1,0 +1,79 @@
+"""A leaf whose type changes, as advice about it sees it, and the changes that advice is made of."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.tree_util import keystr
+
+from checks.edits import Edit
+from checks.provenance import Provenance, Upstream
+from checks.source import Place
+from checks.trial import Change, InitChange
+from checks.written import WrittenBody
+
+Rewrite = Callable[[str], str | None]  # an expression's text to another's
+
+
+@dataclass(frozen=True)
+class LeafProblem:
+    """A leaf with an input type that is not its output type, and what is known about it.
+
+    `path` leads to it in the user's carry, and `parameter` is what the body calls it. `sites` are
+    the expressions to change, and `upstream` the reductions that the output was computed with.
+    """
+
+    path: tuple[Any, ...]
+    parameter: str
+    before: ShapedArray
+    after: ShapedArray
+    provenance: Provenance | None
+    sites: tuple[Place, ...]
+    upstream: tuple[Upstream, ...]
+    written: WrittenBody
+
+    @property
+    def init(self) -> str:
+        """The component in the initial carry, as an expression."""
+        return f"init{keystr(self.path)}"
+
+
+def dtype_code(dtype: Any, alias: str | None) -> str:
+    """A dtype as the user would write it."""
+    name = np.dtype(dtype).name
+    name = "bool_" if name == "bool" else name
+    return f"{alias}.{name}" if alias and hasattr(jnp, name) else repr(np.dtype(dtype).name)
+
+
+def each_site(problem: LeafProblem, rewrites: list[Rewrite]) -> Iterator[Change]:
+    """Every rewrite of every expression, one at a time."""
+    for rewrite in rewrites:
+        yield from (rewritten(site, rewrite) for site in problem.sites)
+
+
+def rewritten(site: Place, rewrite: Rewrite) -> Change:
+    """A change of one expression; an empty one where the rewrite does not apply."""
+    edit = changed_site(site, rewrite)
+    return Change() if edit is None else Change((edit,))
+
+
+def changed_site(site: Place, rewrite: Rewrite) -> Edit | None:
+    """The edit that rewrites an expression; None where the rewrite does not apply."""
+    if site.span is None or site.code is None or not site.text:
+        return None
+    new = rewrite(site.text)
+    return None if new is None else Edit(site.file, site.span, site.code, new)
+
+
+def init_of_type(problem: LeafProblem, aval: ShapedArray) -> Change:
+    """A change of the initial value to another dtype, shape, or both."""
+    alias = problem.written.jnp or "jnp"
+    code = problem.init
+    if aval.dtype != problem.before.dtype:
+        code = f"{alias}.asarray({code}, {dtype_code(aval.dtype, problem.written.jnp)})"
+    if aval.shape != problem.before.shape:
+        code = f"{alias}.broadcast_to({code}, {aval.shape!r})"
+    return Change((), (InitChange(problem.path, aval.update(weak_type=False), code),))

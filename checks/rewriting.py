@@ -1,0 +1,128 @@
+"""Expressions rewritten as text: a keyword added to a call, a method called on the result."""
+
+import ast
+
+
+def parsed(text: str) -> ast.expr | None:
+    """The syntax tree of an expression that may run over several lines; None if it is none."""
+    try:
+        return ast.parse(f"({text})", mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+_BINDS_TIGHTLY = (ast.Call, ast.Name, ast.Attribute, ast.Subscript, ast.List, ast.Dict, ast.Set)
+
+
+def operand(text: str) -> str:
+    """An expression, in parentheses if a method cannot be called on it as it stands."""
+    node = parsed(text)
+    if node is None or isinstance(node, _BINDS_TIGHTLY) or text.startswith("("):
+        return text if node is None or isinstance(node, _BINDS_TIGHTLY) else f"({text})"
+    return f"({text})"
+
+
+def call_method(text: str, call: str) -> str:
+    """`text` with a method call or an index after it."""
+    return operand(text) + call
+
+
+def called_name(text: str) -> str:
+    """The last part of the name of the function that an expression calls, or nothing."""
+    node = parsed(text)
+    if not isinstance(node, ast.Call):
+        return ""
+    function = node.func
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def with_keyword(text: str, name: str, value: str) -> str | None:
+    """A call with a keyword argument added, or changed if it has one of that name.
+
+    Example:
+      >>> with_keyword("x.sum(axis=0)", "keepdims", "True")
+      'x.sum(axis=0, keepdims=True)'
+    """
+    node = parsed(text)
+    if not isinstance(node, ast.Call) or not text.endswith(")"):
+        return None
+    for keyword in node.keywords:
+        if keyword.arg == name:
+            keyword.value = ast.parse(value, mode="eval").body
+            return ast.unparse(node)
+    before = text[:-1].rstrip()
+    if before.endswith(","):
+        return f"{before} {name}={value})"
+    has_arguments = node.args or node.keywords
+    return f"{before}{', ' if has_arguments else ''}{name}={value})"
+
+
+def receiver(text: str) -> str | None:
+    """What a call is made on: `c.x` in `c.x.squeeze()` and in `jnp.squeeze(c.x)`."""
+    node = parsed(text)
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute) and not node.args:
+        return ast.unparse(node.func.value)
+    return ast.unparse(node.args[0]) if len(node.args) == 1 else None
+
+
+def with_floor_division(text: str) -> str | None:
+    """A true division as a floor division; None for any other expression.
+
+    Example:
+      >>> with_floor_division("(a + b) / 2")
+      '(a + b) // 2'
+    """
+    node = parsed(text)
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
+        return None
+    node.op = ast.FloorDiv()
+    return ast.unparse(node)
+
+
+def with_other_cast(text: str, dtype: str) -> str | None:
+    """An `astype` to another dtype; None for any other expression.
+
+    Example:
+      >>> with_other_cast("(a + b).astype(float)", "jnp.float32")
+      '(a + b).astype(jnp.float32)'
+    """
+    node = parsed(text)
+    is_cast = isinstance(node, ast.Call) and called_name(text) == "astype" and len(node.args) == 1
+    if not is_cast or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    node.args[0] = ast.parse(dtype, mode="eval").body
+    return ast.unparse(node)
+
+
+def element(text: str, index: int) -> str:
+    """An element of a sequence: written out where the sequence is, else indexed.
+
+    Example:
+      >>> element("(a + b, c)", 0), element("f(x)", 0)
+      ('a + b', 'f(x)[0]')
+    """
+    node = parsed(text)
+    items = node.elts if isinstance(node, ast.Tuple | ast.List) else []
+    if index < len(items) and not any(isinstance(item, ast.Starred) for item in items):
+        return ast.unparse(items[index])
+    return call_method(text, f"[{index}]")
+
+
+def two_arguments(text: str) -> tuple[str, str] | None:
+    """The two arrays that a call joins: `f(a, b)` or `f([a, b])`, with nothing but an axis besides.
+
+    Example:
+      >>> two_arguments("jnp.concatenate([c, x + 1])")
+      ('c', 'x + 1')
+    """
+    node = parsed(text)
+    if not isinstance(node, ast.Call):
+        return None
+    items = node.args
+    if len(items) == 1 and isinstance(items[0], ast.Tuple | ast.List):
+        items = items[0].elts
+    if len(items) != 2 or any(isinstance(item, ast.Starred) for item in items):
+        return None
+    return ast.unparse(items[0]), ast.unparse(items[1])
