@@ -152,8 +152,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"no row matches {options.only!r}; the rows are:")
         print(*(row.name for row in all_rows), sep="\n")
         return 2
-    if is_ours and equinox_loops() is None:
-        print("Equinox is not installed: no rows beside it", file=sys.stderr)
     ours = cast("Loops", importlib.import_module(options.ours))
     results = print_table(rows, ours, QUICK if options.quick else THOROUGH)
     if options.json:
@@ -162,6 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = any(result.verdict == "FAIL" for result in results)
     # JAX's own loops would need hours for the deepest nest.
     wanted = not options.only and is_ours
+    if wanted and equinox_loops() is None:
+        print("Equinox is not installed: there are no rows beside it")
     for count in [*counts(ours), *memory_counts(ours)] if wanted else []:
         verdict = "ok" if count.holds else "FAIL"
         print(f"{count.what}: {count.value:g}, at most {count.limit:g}: {verdict}")
