@@ -84,6 +84,7 @@ from jax._src.state.types import AbstractRef, AccumEffect, WriteEffect
 # Private: caches that hold a jaxpr weakly and know JAX's tracing context.
 from jax._src.util import cache, weakref_lru_cache
 from jax.extend.core import JaxprEqn, Literal, Primitive, Var  # noqa: F401
+from jax.extend.core.primitives import add_jaxvals_p as add_cotangents_p  # noqa: F401
 
 Jaxpr = Any  # a closed jaxpr: ClosedJaxpr before JAX 0.12, Jaxpr since
 Aval = Any  # an abstract value; jax.core.AbstractValue has none of its subclasses' attributes
@@ -166,6 +167,11 @@ def with_parameters(eqn: JaxprEqn, params: dict[str, Any]) -> JaxprEqn:
 def is_jaxpr(value: Any) -> bool:
     """Whether a parameter of an equation is a jaxpr, open or closed."""
     return isinstance(value, (core.Jaxpr, getattr(core, "ClosedJaxpr", core.Jaxpr)))
+
+
+def is_closed_jaxpr(value: Any) -> bool:
+    """Whether a parameter of an equation is a jaxpr with its constants."""
+    return isinstance(value, getattr(core, "ClosedJaxpr", core.Jaxpr))
 
 
 def current_trace() -> Any:
@@ -285,6 +291,17 @@ def build_jaxpr(
         debug_info=inner.debug_info.with_unknown_names(),
     )
     return jaxpr.replace(jaxpr=new)
+
+
+def with_equations(
+    jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], outvars: Sequence[Any] | None = None
+) -> Jaxpr:
+    """A jaxpr of the same inputs that computes its outputs in another way."""
+    inner = jaxpr.jaxpr
+    outvars = list(inner.outvars if outvars is None else outvars)
+    effects = pe.make_jaxpr_effects(inner.constvars, inner.invars, outvars, eqns)
+    new = jaxpr.replace(jaxpr=inner.replace(eqns=list(eqns), outvars=outvars, effects=effects))
+    return _batched_alike(new, jaxpr, range(len(inner.invars)), range(len(outvars)))
 
 
 def permute(jaxpr: Jaxpr, inputs: Sequence[int], outputs: Sequence[int] | None = None) -> Jaxpr:

@@ -16,6 +16,7 @@ from jax.tree_util import tree_flatten, tree_unflatten
 
 from loops import _jax
 from loops.data_flow import depends_on
+from loops.passes.accumulate_in_place import accumulate_in_place
 from loops.primitives.layout import ScanInputs, keep, split_scan_inputs, split_scan_outputs
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
@@ -230,7 +231,7 @@ def transpose_body(
         return [*(_jax.instantiate_zeros(p.freeze()) for p in sums), *leaves]
 
     jaxpr_transposed = _jax.trace_closed(transposed, in_avals, _jax.without_names(jaxpr))
-    return TransposedBody(jaxpr_transposed, log_tree)
+    return TransposedBody(accumulate_in_place(jaxpr_transposed), log_tree)
 
 
 def _accumulators(
