@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from loops import _jax
+from loops.passes.accumulate_in_place import accumulate_in_place
 from loops.primitives.checkpointed_loop import Loop
 from loops.primitives.layout import cut, merge, partition
 
@@ -172,7 +173,8 @@ class TransposedSteps:
             return [*new_back, *(_jax.instantiate_zeros(a.freeze()) for a in accumulators)]
 
         avals = [aval for group in groups for aval in group]
-        return _jax.trace_closed(step, avals, _jax.without_names(loop.forward_jaxpr))
+        jaxpr = _jax.trace_closed(step, avals, _jax.without_names(loop.forward_jaxpr))
+        return accumulate_in_place(jaxpr)
 
 
 def _cut_like(groups: Sequence[Sequence[Any]], values: Sequence[Any]) -> list[list[Any]]:
