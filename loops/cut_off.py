@@ -45,10 +45,13 @@ def ask_whether_cut_off(loop: str, max_steps: int, still_holds: Callable[[], Any
             _warn(message, where)
         return
 
-    def say() -> None:
-        jax.debug.callback(lambda: _warn(message, where))
+    def warn_if(is_cut_off: Any) -> None:
+        if is_cut_off:
+            _warn(message, where)
 
-    jax.lax.cond(answer, say, lambda: None)
+    # Only if there is something to say is Python called, except under vmap, where a branch is run
+    # for all lanes: so the callback looks again.
+    jax.lax.cond(answer, lambda x: jax.debug.callback(warn_if, x), lambda _: None, answer)
 
 
 def _is_ignored(category: type[Warning]) -> bool:

@@ -195,9 +195,7 @@ class _Sums:
         sizes = {"slice_sizes": rows.aval.shape}
         read, add, write = lax.dynamic_slice_p, _jax.add_cotangents_p, lax.dynamic_update_slice_p
         return [
-            update.replace(
-                primitive=primitive, invars=[*inputs], outvars=[output], params=params
-            )
+            update.replace(primitive=primitive, invars=[*inputs], outvars=[output], params=params)
             for primitive, inputs, output, params in (
                 (read, (total, *start), old, sizes),
                 (add, (old, rows), new, {}),
