@@ -117,22 +117,25 @@ def _size(variable: Any) -> int:
 def _with_order(program: _Program, buffer: Any) -> _Program:
     """Order the reads of a buffer before the write to it, where that helps.
 
-    First comes what is read and what that needs, then all else.
+    First come the reads that last and what they need, then all else; the other reads are of the
+    buffer as it leaves the equation between, because XLA takes it for another buffer.
     """
     users = program.users(buffer)
     writes = [eqn for eqn in users if buffer in _written_buffers(eqn)]
     if len(writes) != 1 or len(users) == 1 or buffer in _variables(program.outvars):
         return program
     reads = [eqn for eqn in users if eqn is not writes[0]]
-    first = program.leading_to(reads).union(map(id, reads))
+    if not all(_reads_little(eqn, buffer) for eqn in reads):
+        return program
+    outliving = _Outliving(program, writes[0])
+    lasting = [eqn for eqn in reads if any(map(outliving.is_used, eqn.outvars))]
+    first = program.leading_to(lasting).union(map(id, lasting))
     early = [eqn for eqn in program.eqns if id(eqn) in first]
     late = [eqn for eqn in program.eqns if id(eqn) not in first]
-    is_possible = id(writes[0]) not in first and not (_effects(early) and _effects(late))
-    if not is_possible or not all(_reads_little(eqn, buffer) for eqn in reads):
+    if not lasting or id(writes[0]) in first or (_effects(early) and _effects(late)):
         return program
-    lasting = _Lasting(program, writes[0])
-    rows = [v for eqn in reads for v in eqn.outvars if lasting.outlives_write(v)]
-    return _tied(early, [buffer, *rows], late, program.outvars, reads[0]) if rows else program
+    rows = [v for eqn in reads if id(eqn) in first for v in eqn.outvars]
+    return _tied(early, [buffer, *rows], late, program.outvars, lasting[0])
 
 
 def _effects(eqns: Sequence[Any]) -> bool:
@@ -145,15 +148,15 @@ def _reads_little(eqn: Any, buffer: Any) -> bool:
     return all(0 < _size(v) <= limit for v in eqn.outvars)
 
 
-class _Lasting:
-    """What is used for something else than a write."""
+class _Outliving:
+    """What is used for something else than what a write needs."""
 
     def __init__(self, program: _Program, write: Any) -> None:
         self.program, self.write = program, write
         self.only_before = program.leading_to([write])
         self.returned = set(_variables(program.outvars))
 
-    def outlives_write(self, variable: Any) -> bool:
+    def is_used(self, variable: Any) -> bool:
         """Whether a value, or one computed from it, is used where the write does not wait for it."""
         to_do = [variable]
         while to_do:
