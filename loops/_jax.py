@@ -529,6 +529,16 @@ def zeros_like_aval(aval: Aval) -> Any:
     return ad.zeros_like_aval(aval)
 
 
+def take_sum(accumulator: Any) -> Any:
+    """The cotangents added up so far, which the accumulator then forgets; zeros if it has none."""
+    if isinstance(accumulator, ValAccum) and not is_zero(accumulator.val):
+        total, aval = accumulator.val, jax.typeof(accumulator.val)
+        if core.typematch(aval, accumulator.aval):
+            accumulator.val = Zero(accumulator.aval)
+            return total
+    return zeros_like_aval(accumulator.aval)
+
+
 # ---------------------------------------------------------------- partial evaluation
 
 
