@@ -69,8 +69,8 @@ from jax._src.lax.lax import empty2 as _empty_scalar
 # Private: the MLIR bindings that JAX itself lowers with.
 from jax._src.lib.mlir import ir
 
-# Private: the StableHLO dialect of those bindings.
-from jax._src.lib.mlir.dialects import hlo
+# Private: the StableHLO dialect of those bindings, and the one of functions.
+from jax._src.lib.mlir.dialects import func, hlo
 
 # Private: the mesh that arrays with explicit sharding are made under.
 from jax._src.mesh import use_abstract_mesh
@@ -530,6 +530,16 @@ def backward_pass(jaxpr: Jaxpr, primals: Sequence[Any], cotangents: Sequence[Any
 def zeros_like_aval(aval: Aval) -> Any:
     """An array of zeros of a cotangent's type."""
     return ad.zeros_like_aval(aval)
+
+
+def take_sum(accumulator: Any) -> Any:
+    """The cotangents added up so far, which the accumulator then forgets; zeros if it has none."""
+    if isinstance(accumulator, ValAccum) and not is_zero(accumulator.val):
+        total, aval = accumulator.val, jax.typeof(accumulator.val)
+        if core.typematch(aval, accumulator.aval):
+            accumulator.val = Zero(accumulator.aval)
+            return total
+    return zeros_like_aval(accumulator.aval)
 
 
 # ---------------------------------------------------------------- partial evaluation
@@ -1076,6 +1086,24 @@ class LoweringBlocks:
     def with_sharding(self, value: Any, aval: Aval) -> Any:
         """Constrain a result to the sharding that its type carries."""
         return mlir.lower_with_sharding_in_types(self.ctx, value, aval)
+
+
+def lower_to_kept_call(ctx: Any, *args: Any) -> list[Any]:
+    """Lower an identity to a call of a function, which XLA is told not to write out in line."""
+    types = [arg.type for arg in args]
+    with ir.InsertionPoint.at_block_begin(ctx.module_context.module.body):
+        identity = func.FuncOp("in_order", (types, types), visibility="private")
+    block = identity.add_entry_block()
+    with ir.InsertionPoint(block):
+        func.return_(list(block.arguments))
+    name = ctx.module_context.symbol_table.insert(identity)
+    call = func.CallOp(types, ir.FlatSymbolRefAttr.get(name.value), list(args))
+    attributes = {"inlineable": ir.StringAttr.get("false")}
+    call.operation.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(attributes)
+    return [
+        mlir.lower_with_sharding_in_types(ctx, value, aval)
+        for value, aval in zip(call.results, ctx.avals_out, strict=True)
+    ]
 
 
 ir_trees = mlir.ir_tree_registry

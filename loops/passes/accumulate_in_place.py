@@ -54,6 +54,21 @@ def accumulate_in_place(jaxpr: Any) -> Any:
     return jaxpr if eqns is None else _jax.with_equations(inlined, eqns)
 
 
+def changes_in_place(jaxpr: Any, position: int, output: int) -> bool:
+    """Whether an output is the input at `position` with updates made to it, and nothing else."""
+    producers = _producers(jaxpr.jaxpr.eqns)
+    buffer, variable = jaxpr.jaxpr.invars[position], jaxpr.jaxpr.outvars[output]
+    while variable is not buffer:
+        eqn = producers.get(variable) if isinstance(variable, _jax.Var) else None
+        if eqn is not None and eqn.primitive in (lax.dynamic_update_slice_p, lax.scatter_add_p):
+            variable = eqn.invars[0]
+        elif eqn is not None and variable in eqn.outvars[: eqn.params.get("num_carry", 0)]:
+            variable = eqn.invars[eqn.params["num_consts"] + eqn.outvars.index(variable)]
+        else:
+            return False
+    return True
+
+
 def _inside_equation(eqn: Any) -> Any:
     """Rewrite the jaxprs of an equation."""
     if eqn.primitive.name not in CALLS:

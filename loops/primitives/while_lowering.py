@@ -14,6 +14,7 @@ from typing import Any
 
 from loops import _jax
 from loops.passes.freeze_lanes import freeze_finished_lanes
+from loops.passes.read_before_write import read_before_write
 from loops.passes.rotate import move_condition_into_body
 from loops.primitives.layout import split_while_inputs
 from loops.primitives.while_loop import while_p
@@ -25,6 +26,7 @@ def lower_while(ctx: Any, *args: Any, **params: Any) -> list[Any]:
         return _relower(ctx, freeze_finished_lanes, args, params)
     if params["cond_jaxpr"].effects:
         return _relower(ctx, move_condition_into_body, args, params)
+    params = dict(params, body_jaxpr=read_before_write(params["body_jaxpr"]))
     return _lower_plain_while(ctx, *args, **params)
 
 

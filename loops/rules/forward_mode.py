@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from loops import _jax
+from loops.passes.single_updates import simplify_single_updates
 from loops.primitives.layout import (
     ScanInputs,
     keep,
@@ -57,6 +58,7 @@ def jvp_of_scan_body(
     Before: [*consts, *carry, *x, *consts', *carry', *x'] -> [*carry, *y, *carry', *y']
     After:  [*consts, *consts', *carry, *carry', *x, *x'] -> [*carry, *carry', *y, *y']
     """
+    jaxpr = simplify_single_updates(jaxpr)
     given = split_scan_inputs(nonzeros, num_consts, num_carry)
     num_ys = len(jaxpr.out_avals) - num_carry
 
@@ -142,6 +144,7 @@ def jvp_of_while(
     nonzeros: Sequence[bool], cond_jaxpr: Any, cond_nconsts: int, body_jaxpr: Any, body_nconsts: int
 ) -> JvpOfWhile:
     """Add tangents to a while loop's body, and let its condition take no notice of them."""
+    body_jaxpr = simplify_single_updates(body_jaxpr)
     given = split_while_inputs(nonzeros, cond_nconsts, body_nconsts)
 
     def transform(carry_nonzero: list[bool]) -> tuple[Any, list[bool]]:

@@ -13,6 +13,7 @@ from typing import Any
 from jax.tree_util import tree_leaves
 
 from loops import _jax
+from loops.passes.single_updates import simplify_single_updates
 from loops.primitives.layout import partition, split_scan_inputs
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
@@ -36,6 +37,7 @@ def scan_linearize(
     **params: Any,
 ) -> tuple[Any, ...]:
     """Run a scan that also stacks residuals; its tangents are a linear scan over them."""
+    jaxpr = simplify_single_updates(jaxpr)
     given = split_scan_inputs(nonzeros, num_consts, num_carry)
     num_outputs = len(jaxpr.out_avals)
 

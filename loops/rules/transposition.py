@@ -16,7 +16,7 @@ from jax.tree_util import tree_flatten, tree_unflatten
 
 from loops import _jax
 from loops.data_flow import depends_on
-from loops.passes.accumulate_in_place import accumulate_in_place
+from loops.passes.accumulate_in_place import accumulate_in_place, changes_in_place
 from loops.primitives.layout import ScanInputs, keep, split_scan_inputs, split_scan_outputs
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
@@ -80,7 +80,7 @@ def scan_transpose(
 
     consts = _by_accumulation(linear.args.consts, consts_how)
     xs = _by_accumulation(linear.args.xs, xs_how)
-    sums = [_jax.zeros_like_aval(acc.aval) for acc in consts[Accumulation.VALUE]]
+    sums = _first_sums(transposed.jaxpr, consts)
     carry = [_jax.instantiate_zeros(ct) for ct in linear.carry_cotangents]
     outputs = scan_p.bind(
         *consts[Accumulation.NONE],
@@ -105,6 +105,21 @@ def scan_transpose(
 
 
 _jax.accumulating_transposes[scan_p] = scan_transpose
+
+
+def _first_sums(transposed: Any, consts: dict[Any, list[Any]]) -> list[Any]:
+    """What the cotangents of constants are added to: zeros, or the sum so far.
+
+    A loop that adds few rows in place goes on with the sum so far: a sum of its own would have to
+    be made and added, each as large as the buffer, and at each step if the loop is in another one.
+    """
+    start = len(consts[Accumulation.NONE]) + len(consts[Accumulation.REF])
+    return [
+        _jax.take_sum(acc)
+        if changes_in_place(transposed, start + i, i)
+        else _jax.zeros_like_aval(acc.aval)
+        for i, acc in enumerate(consts[Accumulation.VALUE])
+    ]
 
 
 def _by_accumulation(args: Sequence[Any], how: Sequence[Accumulation]) -> dict[Any, list[Any]]:
