@@ -6,6 +6,7 @@ in all, to try each piece of advice before it is given.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from jax.core import AbstractValue, ShapedArray
@@ -13,12 +14,15 @@ from jax.tree_util import keystr, tree_unflatten
 
 from checks.advice import Suggestion
 from checks.errors import CarryMismatch, CarryTypeError
+from checks.jaxprs import Scope, depends_on
+from checks.leaf_problem import LeafProblem, changed_site
 from checks.naming import parameter_name
 from checks.passes import BodyOut
 from checks.provenance import Provenance, Upstream, follow
+from checks.rewriting import swapped
 from checks.source import Place, shown
 from checks.structure_suggestions import StructureProblem, structure_candidates
-from checks.suggestions import LeafProblem, candidates
+from checks.suggestions import candidates
 from checks.tracing import LoopBody, key_paths
 from checks.trial import Budget, Change, OutOfTime, Trial, subtree_at
 from checks.written import WrittenBody
@@ -67,6 +71,7 @@ class _Explanation:
         self.body = body
         first, last = tree_unflatten(tree, history[0]), tree_unflatten(tree, history[-1])
         self.carry_in = subtree_at(last, body.slot)
+        self.num_consts = out.num_consts
         self.jaxpr, self.carry_out = out.jaxpr, subtree_at(out.as_pytree(), body.slot)
         # The leaves of the loop's carry that stand before the user's.
         self.offset = 0 if out.jaxpr is None else _leaves_before(last, body.slot)
@@ -113,8 +118,10 @@ class _Explanation:
             sites,
             trail.upstream,
             self.written,
+            has_siblings=len(self.broken) > 1,
         )
-        return _Found(provenance, candidates(problem), trail.upstream)
+        changes = chain(self._swaps(path), candidates(problem))
+        return _Found(provenance, changes, trail.upstream)
 
     # ------------------------------------------------------------ another structure
 
@@ -132,7 +139,28 @@ class _Explanation:
             self.parameter + keystr(path),
             self.written,
         )
-        return _Found(provenance, structure_candidates(problem))
+        changes = chain(self._swaps(path), structure_candidates(problem))
+        return _Found(provenance, changes)
+
+    def _swaps(self, path: KeyPath) -> Iterator[Change]:
+        """The carry and the y of a scan's body exchanged, where only the y depends on the carry."""
+        pair = self.written.returned_pair()
+        if path or pair is None or not self._y_is_the_carry():
+            return
+        edit = changed_site(pair, swapped)
+        if edit is not None:
+            yield Change((edit,))
+
+    def _y_is_the_carry(self) -> bool:
+        scope = Scope(self.jaxpr)
+        num_carry, num_consts = len(key_paths(self.carry_in)), self.num_consts
+        carry = scope.jaxpr.invars[num_consts : num_consts + num_carry]
+        reads = [
+            any(depends_on(scope, output, source) for source in carry)
+            for output in scope.jaxpr.outvars
+        ]
+        num_out = len(key_paths(self.carry_out))
+        return not any(reads[:num_out]) and any(reads[num_out:])
 
     def _place_of_key(self, before: Any, after: Any) -> Place | None:
         """Where a key is added to a dictionary, or taken out of it."""

@@ -24,6 +24,7 @@ class LeafProblem:
 
     `path` leads to it in the user's carry, and `parameter` is what the body calls it. `sites` are
     the expressions to change, and `upstream` the reductions that the output was computed with.
+    `has_siblings` says whether other leaves are broken as well.
     """
 
     path: tuple[Any, ...]
@@ -34,6 +35,7 @@ class LeafProblem:
     sites: tuple[Place, ...]
     upstream: tuple[Upstream, ...]
     written: WrittenBody
+    has_siblings: bool
 
     @property
     def init(self) -> str:

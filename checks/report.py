@@ -1,6 +1,7 @@
 """What a static check found out about a loop's carry, as a table."""
 
 import html
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,10 +90,13 @@ class CarryReport:
 
     @property
     def nbytes(self) -> int | None:
-        """The bytes carried from step to step; None where a dimension is symbolic."""
-        sizes = [leaf.nbytes for leaf in self.leaves]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
+        """The bytes that change from step to step; None where a dimension is symbolic."""
+        return _total(leaf for leaf in self.leaves if not leaf.is_unchanged)
+
+    @property
+    def nbytes_unchanged(self) -> int | None:
+        """The bytes that the body hands on as they came; None where a dimension is symbolic."""
+        return _total(leaf for leaf in self.leaves if leaf.is_unchanged)
 
     def leaf(self, component: str) -> CarryLeaf:
         """The leaf of a name such as `state['velocity']`.
@@ -113,10 +117,12 @@ class CarryReport:
 
     def _summary(self) -> list[str]:
         steps = "" if self.steps is None else f" of {_count(self.steps, 'step')}"
-        size = "an unknown number of bytes" if self.nbytes is None else _count(self.nbytes, "byte")
+        carried = f"carries {_bytes(self.nbytes)} from step to step"
+        if self.nbytes_unchanged != 0:
+            carried += f", hands on {_bytes(self.nbytes_unchanged)} unchanged"
         return [
             f"{self.loop} of `{self.body}`: becomes a {self.road}{steps} ({self.reason})",
-            f"traced {_count(self.traces, 'time')}, carries {size} from step to step",
+            f"traced {_count(self.traces, 'time')}, {carried}",
         ]
 
     def _repr_html_(self) -> str:
@@ -152,3 +158,13 @@ def described(aval: AbstractValue) -> str:
 
 def _count(number: Any, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _total(leaves: Iterable[CarryLeaf]) -> int | None:
+    sizes = [leaf.nbytes for leaf in leaves]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _bytes(number: int | None) -> str:
+    return "an unknown number of bytes" if number is None else _count(number, "byte")

@@ -36,6 +36,22 @@ def called_name(text: str) -> str:
     return getattr(function, "attr", getattr(function, "id", ""))
 
 
+def names_read(text: str) -> list[str]:
+    """The names that an expression reads, in order, functions and modules left out.
+
+    Example:
+      >>> names_read("p - rate * jnp.sign(g)")
+      ['p', 'rate', 'g']
+    """
+    node = parsed(text)
+    if node is None:
+        return []
+    functions = [n.func for n in ast.walk(node) if isinstance(n, ast.Call)]
+    skipped = {id(n) for function in functions for n in ast.walk(function)}
+    read = [n for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in skipped]
+    return list(dict.fromkeys(n.id for n in sorted(read, key=lambda n: (n.lineno, n.col_offset))))
+
+
 def with_keyword(text: str, name: str, value: str) -> str | None:
     """A call with a keyword argument added, or changed if it has one of that name.
 
@@ -94,6 +110,20 @@ def with_other_cast(text: str, dtype: str) -> str | None:
         return None
     node.args[0] = ast.parse(dtype, mode="eval").body
     return ast.unparse(node)
+
+
+def swapped(text: str) -> str | None:
+    """A pair with its elements exchanged; None for any other expression.
+
+    Example:
+      >>> swapped("(x + 1, c)")
+      '(c, x + 1)'
+    """
+    node = parsed(text)
+    if not isinstance(node, ast.Tuple) or len(node.elts) != 2:
+        return None
+    first, second = map(ast.unparse, node.elts)
+    return f"({second}, {first})"
 
 
 def element(text: str, index: int) -> str:

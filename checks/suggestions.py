@@ -21,6 +21,7 @@ from checks.leaf_problem import (
 from checks.rewriting import (
     call_method,
     called_name,
+    names_read,
     receiver,
     with_floor_division,
     with_keyword,
@@ -64,6 +65,9 @@ def _dtype_changes(problem: LeafProblem) -> Iterator[Change]:
         yield from (rewritten(site, with_floor_division) for site in problem.sites)
         yield from each_site(problem, [lambda text: _whole_numbers(text, problem)])
         yield init_of_type(problem, problem.before.update(dtype=problem.after.dtype))
+    if problem.has_siblings:  # one expression may make leaves of several dtypes
+        for site in problem.sites:
+            yield from (rewritten(site, rewrite) for rewrite in _casts_to_an_operands(site.text))
     yield from each_site(problem, _dtype_rewrites(problem))
     if not loses:
         yield init_of_type(problem, problem.before.update(dtype=problem.after.dtype))
@@ -78,12 +82,25 @@ def _whole_numbers(text: str, problem: LeafProblem) -> str | None:
     return with_keyword(text, "dtype", dtype) if called_name(text) in _MAKE_WHOLE else None
 
 
+def _casts_to_an_operands(text: str) -> list[Rewrite]:
+    """Casts to the dtype of each value that an expression reads."""
+    return [
+        lambda text, name=name: call_method(text, f".astype({name}.dtype)")
+        for name in names_read(text)
+    ]
+
+
 def _dtype_rewrites(problem: LeafProblem) -> list[Rewrite]:
     dtype = dtype_code(problem.before.dtype, problem.written.jnp)
     casts = ("astype", "asarray", "array", "convert_element_type", *_DTYPE_NAMES)
     cast = f".astype({dtype})"
+    # What a function computes in another kind of number, it does not compute in this one.
+    same_kind = _kind(problem.before.dtype) == _kind(problem.after.dtype)
+    takes_dtype = [
+        lambda text: None if called_name(text) in casts else with_keyword(text, "dtype", dtype)
+    ]
     return [
-        lambda text: None if called_name(text) in casts else with_keyword(text, "dtype", dtype),
+        *(takes_dtype if same_kind else []),
         # Where the author asked for the wider type, it is its use that ends too late.
         lambda text: None if called_name(text) in casts else call_method(text, cast),
         lambda text: with_other_cast(text, dtype),
@@ -106,10 +123,16 @@ def _shape_changes(problem: LeafProblem) -> Iterator[Change]:
     yield from each_site(problem, _shape_rewrites(problem))
     if _broadcasts(before.shape, after.shape):
         yield init_of_type(problem, after.update(dtype=before.dtype))
-    if _broadcasts(after.shape, before.shape):
+    if _broadcasts(after.shape, before.shape) and _is_reduced(problem):
         shape = repr(before.shape)
         broadcast = f"{problem.written.jnp or 'jnp'}.broadcast_to"
         yield from each_site(problem, [lambda text: f"{broadcast}({text}, {shape})"])
+
+
+def _is_reduced(problem: LeafProblem) -> bool:
+    """Whether a reduction made the shape, so that each element stands for several."""
+    provenance = problem.provenance
+    return provenance is not None and provenance.primitive.startswith("reduce_")
 
 
 def _shape_rewrites(problem: LeafProblem) -> list[Rewrite]:
@@ -188,7 +211,7 @@ def _both_changes(problem: LeafProblem) -> Iterator[Change]:
     first = [keep, *_shape_rewrites(problem)]
     for second in _dtype_rewrites(problem):
         yield from each_site(problem, [_one_after_other(rewrite, second) for rewrite in first])
-    if _broadcasts(problem.after.shape, problem.before.shape):
+    if _broadcasts(problem.after.shape, problem.before.shape) and _is_reduced(problem):
         alias, shape = problem.written.jnp or "jnp", problem.before.shape
         spread: Rewrite = lambda text: f"{alias}.broadcast_to({text}, {shape!r})"  # noqa: E731
         for second in _dtype_rewrites(problem):

@@ -123,6 +123,14 @@ class WrittenBody:
         known = exact or places
         return Returned(tuple(exact), known[-1] if known else self._first_line())
 
+    def returned_pair(self) -> Place | None:
+        """The pair of carry and y that the body of a scan returns, where it is written as one."""
+        if self.function is None or not self.body.returns_pair:
+            return None
+        values = self.function.returns()
+        is_pair = len(values) == 1 and isinstance(values[0], ast.Tuple)
+        return self.function.place(values[0]) if is_pair else None
+
     def _first_line(self) -> Place | None:
         if self.function is None:
             return None

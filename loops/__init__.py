@@ -2,6 +2,7 @@
 
 from pathlib import Path as _Path
 
+import checks as _checks
 from loops import _jax as _door
 from loops import interop as _interop  # noqa: F401  (importing it registers more rules)
 from loops import rules as _rules  # noqa: F401  (importing it registers the rules)
@@ -22,7 +23,8 @@ from loops.primitives.while_loop import while_p
 from loops.scan import scan
 from loops.while_loop import while_loop
 
-_door.register_package(str(_Path(__file__).parent))
+for _package in (_checks.__file__, __file__):
+    _door.register_package(str(_Path(_package).parent))
 
 __all__ = [
     "Checkpoints",

@@ -9,6 +9,7 @@ raises, the last lines that Python would show. Line numbers are the file's.
 import contextlib
 import io
 import json
+import linecache
 import re
 import subprocess
 import sys
@@ -61,6 +62,18 @@ def run_block(block: Block, filename: str, namespace: dict[str, Any]) -> Ran:
     return Ran(printed.getvalue(), raised)
 
 
+def code_lines(text: str, blocks: list[Block]) -> list[str]:
+    """The lines of the blocks where they stand in the file, and empty lines between them.
+
+    It is what whoever asks for the source of a block's function is to get.
+    """
+    lines = ["\n"] * text.count("\n")
+    for block in blocks:
+        new = block.code.splitlines(keepends=True)
+        lines[block.line - 1 : block.line - 1 + len(new)] = new
+    return lines
+
+
 def run_in_fresh_process(path: Path, root: Path) -> list[Ran]:
     """Runs all blocks of the file with `root` as the current folder."""
     run = subprocess.run(
@@ -76,7 +89,9 @@ def run_in_fresh_process(path: Path, root: Path) -> list[Ran]:
 def main(filename: str) -> None:
     """Runs the file's blocks and prints what they put out."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    blocks = python_blocks(Path(filename).read_text())
+    text = Path(filename).read_text()
+    blocks = python_blocks(text)
+    linecache.cache[filename] = len(text), None, code_lines(text, blocks), filename
     print(json.dumps([run_block(block, filename, namespace) for block in blocks]))  # noqa: T201
 
 

@@ -321,3 +321,12 @@ def seed_arithmetic(c, x):
     """A shift by a signed array."""
     t = c["s"]["t"] ^ (jnp.int32(1) << x.astype(jnp.int32))  # <- here
     return {"s": {"t": t}}, None
+
+
+@broken({"a": jnp.ones(2, jnp.bfloat16), "b": jnp.ones((), jnp.float16)}, jnp.ones(3, jnp.float32))
+def leaves_of_several_dtypes(c, x):
+    """One expression for leaves of two dtypes."""
+    out = {}
+    for name, value in c.items():
+        out[name] = value - x * value  # <- here
+    return out, None

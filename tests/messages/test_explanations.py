@@ -160,6 +160,16 @@ def test_one_edit_may_mend_two_components():
     assert ["x.mean(axis=1, keepdims=True)"] * 2 == [m.suggestion.code for m in error.mismatches]
 
 
+def test_carry_and_y_exchanged():
+    """Where only the y is computed from the carry, the two stand in the wrong order."""
+
+    def body(c, x):
+        new = c * x
+        return x, new
+
+    assert "(new, x)" == code(lambda: loops.scan(body, jnp.ones(3), XS))
+
+
 def test_the_note_of_fori_speaks_of_the_users_body():
     """The line is in the user's body, the component its second argument, the init the user's."""
 
