@@ -785,9 +785,11 @@ def _discharge_before_0_12(
     return rule(DischargeContext(in_avals, should, discharge), *args, **params)
 
 
-def writes_refs(jaxpr: Jaxpr) -> bool:
-    """Whether a jaxpr writes to a Ref among its inputs."""
-    return any(isinstance(e, (WriteEffect, AccumEffect)) for e in jaxpr.effects)
+def written_inputs(jaxpr: Jaxpr) -> list[bool]:
+    """Which inputs of a jaxpr are Refs that it writes to."""
+    effects = positional_effects(jaxpr)
+    written = {e.input for e in effects if isinstance(e, (WriteEffect, AccumEffect))}
+    return [i in written for i in range(len(jaxpr.in_avals))]
 
 
 # ---------------------------------------------------------------- types
@@ -1036,6 +1038,28 @@ register_lowering = mlir.register_lowering
 
 
 apply_primitive = dispatch.apply_primitive
+
+
+class _WithRepeatedInputs(NamedTuple):
+    """Stands for a primitive whose input `i` is argument `positions[i]`."""
+
+    primitive: Primitive
+    positions: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return self.primitive.name
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        return self.primitive.bind(*(args[i] for i in self.positions), **params)
+
+
+def apply_primitive_to_refs(primitive: Primitive, *args: Any, **params: Any) -> Any:
+    """`apply_primitive` where a Ref may occur twice among the arguments, which jit refuses."""
+    first: dict[int, int] = {}
+    positions = tuple(first.setdefault(id(x), len(first)) for x in args)
+    distinct = {id(x): x for x in args}.values()
+    return dispatch.apply_primitive(_WithRepeatedInputs(primitive, positions), *distinct, **params)
 
 
 def uninitialised(prefix: tuple[Any, ...], aval: Aval) -> Any:

@@ -77,11 +77,24 @@ def trace_to_fixpoint(
     Raises:
       checks.CarryTypeError: the carry that comes out differs in type or structure.
     """
-    return finishing_all_after_an_error(
-        lambda finish: _settle(
-            InitPasses(name, body_fun, init, written), trace, num_settled, finish
+    try:
+        return finishing_all_after_an_error(
+            lambda finish: _settle(
+                InitPasses(name, body_fun, init, written), trace, num_settled, finish
+            )
         )
-    )
+    except ValueError as error:
+        _explain_refs(error, init)
+        raise
+
+
+def _explain_refs(error: ValueError, init: Any) -> None:
+    """Add what to do to JAX's refusal of a body that returns a Ref which it was given as carry."""
+    if any(_jax.is_ref(jax.typeof(x)) for x in init):
+        error.add_note(
+            "A loop cannot carry a Ref. Let the body close over it, or scan over it as one of the "
+            "xs: it may be read and written there."
+        )
 
 
 def _settle(

@@ -79,7 +79,9 @@ while_p.def_effectful_abstract_eval(while_abstract_eval)
 
 def while_eagerly(*args: Any, cond_jaxpr: Any, body_jaxpr: Any, **params: Any) -> list[Any]:
     """Compile a while loop on its own and run it; equal loops are compiled once."""
-    return _jax.apply_primitive(
+    may_share_ref = cond_jaxpr.effects and body_jaxpr.effects
+    apply = _jax.apply_primitive_to_refs if may_share_ref else _jax.apply_primitive
+    return apply(
         while_p,
         *args,
         cond_jaxpr=first_equal_program(cond_jaxpr),

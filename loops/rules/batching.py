@@ -18,6 +18,7 @@ from loops import _jax
 from loops.passes.freeze_lanes import select_lanes
 from loops.primitives.layout import (
     WhileInputs,
+    cut,
     merge,
     partition,
     split_scan_inputs,
@@ -27,6 +28,7 @@ from loops.primitives.layout import (
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_of_functions, while_p
 from loops.rules.fixpoint import grow_to_fixpoint
+from loops.rules.lanes_of_refs import MovedRefs, move_lanes_of_refs
 
 Dims = Sequence[int | None]
 
@@ -133,8 +135,26 @@ def while_batch(
         split_while_inputs(dims, cond_nconsts, body_nconsts),
     )
     carry_batched = _batched_carry(axis, loop)
-    if not _predicate_is_batched(axis, loop, carry_batched):
+    predicate_batched = _predicate_is_batched(axis, loop, carry_batched)
+    has_lanes = predicate_batched or loop.cond_jaxpr.out_avals[0].shape
+    if not has_lanes:
         return _bind_batched(axis, loop, carry_batched, predicate_batched=False)
+    loop, moved = _move_lanes_of_refs(loop, predicate_batched)
+    if predicate_batched:
+        outputs, out_dims = _batch_with_predicate(axis, loop, carry_batched)
+    else:
+        outputs, out_dims = _bind_batched(axis, loop, carry_batched, predicate_batched=False)
+    moved.copy_back()
+    return outputs, out_dims
+
+
+_jax.primitive_batchers[while_p] = while_batch
+
+
+def _batch_with_predicate(
+    axis: Any, loop: Loop, carry_batched: Sequence[bool]
+) -> tuple[list[Any], list[int | None]]:
+    """Bind a loop whose lanes may end at different steps."""
     _refuse_effects_in_lanes(loop)
     changing, read_only = _read_only_carry_as_consts(loop)
     batched = partition(read_only, carry_batched)[0]
@@ -147,9 +167,6 @@ def while_batch(
         partition(read_only, groups.carry)[1] for groups in (loop.inputs, loop.dims)
     )
     return merge(read_only, outputs, constants), merge(read_only, out_dims, constant_dims)
-
-
-_jax.primitive_batchers[while_p] = while_batch
 
 
 def _batched_carry(axis: Any, loop: Loop) -> list[bool]:
@@ -177,6 +194,25 @@ def _may_share_carry(loop: Loop) -> bool:
     has_one_predicate = not loop.cond_jaxpr.out_avals[0].shape
     has_effects = loop.cond_jaxpr.effects or loop.body_jaxpr.effects
     return has_one_predicate and not has_effects and not _jax.inside_checkify()
+
+
+def _move_lanes_of_refs(loop: Loop, predicate_batched: bool) -> tuple[Loop, MovedRefs]:
+    """Let the Refs that are written have their new axis where the carry has it."""
+    position = 0 if predicate_batched else len(loop.cond_jaxpr.out_avals[0].shape)
+    num_cond, num_body, _ = map(len, loop.inputs)
+    is_written = [
+        *_jax.written_inputs(loop.cond_jaxpr)[:num_cond],
+        *_jax.written_inputs(loop.body_jaxpr)[:num_body],
+    ]
+    moved = move_lanes_of_refs(
+        position,
+        [*loop.inputs.cond_consts, *loop.inputs.body_consts],
+        [*loop.dims.cond_consts, *loop.dims.body_consts],
+        is_written,
+    )
+    inputs = WhileInputs(*cut(moved.consts, [num_cond]), loop.inputs.carry)
+    dims = WhileInputs(*cut(moved.dims, [num_cond]), loop.dims.carry)
+    return loop._replace(inputs=inputs, dims=dims), moved
 
 
 def _read_only_carry_as_consts(loop: Loop) -> tuple[Loop, list[bool]]:

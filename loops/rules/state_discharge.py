@@ -114,7 +114,7 @@ def while_discharge(
     body_jaxpr: Any,
     body_nconsts: int,
 ) -> tuple[list[Any], list[Any]]:
-    """Carry the contents of the Refs of condition and body; one Ref in both is carried once.
+    """Carry the contents of the Refs that are written; one Ref in condition and body, once.
 
         contents = the Refs'
         predicate, contents = cond(contents, init)
@@ -122,7 +122,8 @@ def while_discharge(
             carry, contents = body(contents, carry)
             predicate, contents = cond(contents, carry)
 
-    A condition that writes nothing stays a condition.
+    A condition that writes nothing stays a condition. What is only read stays a constant: it has no
+    lanes of its own where the predicate has.
     """
     is_ref = split_while_inputs(_discharged_inputs(context), cond_nconsts, body_nconsts)
     inputs = split_while_inputs(args, cond_nconsts, body_nconsts)
@@ -134,39 +135,47 @@ def while_discharge(
     cond_slots, body_slots = slots[:num_cond_refs], slots[num_cond_refs:]
     cond_consts, _ = partition(is_ref.cond_consts, inputs.cond_consts)
     body_consts, _ = partition(is_ref.body_consts, inputs.body_consts)
+    cond_writes = _written_slots(cond_jaxpr, is_ref.cond_consts, cond_slots)
+    body_writes = _written_slots(body_jaxpr, is_ref.body_consts, body_slots)
+    is_written = [slot in cond_writes | body_writes for slot in range(len(contents))]
+    only_read, written = partition(is_written, contents)
 
-    def run_cond(refs: list[Any], carry: list[Any]) -> tuple[Any, list[Any]]:
+    def run_cond(written: list[Any], carry: list[Any]) -> tuple[Any, list[Any]]:
+        refs = merge(is_written, only_read, written)
         consts = merge(is_ref.cond_consts, cond_consts, [refs[i] for i in cond_slots])
         predicate, *new = _jax.call_jaxpr(cond, *consts, *carry)
-        return predicate, _with_slots(refs, cond_slots, new)
+        return predicate, keep(is_written, _with_slots(refs, cond_slots, new))
 
-    def run_body(refs: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
+    def run_body(written: list[Any], carry: list[Any]) -> tuple[list[Any], list[Any]]:
+        refs = merge(is_written, only_read, written)
         consts = merge(is_ref.body_consts, body_consts, [refs[i] for i in body_slots])
         outputs = _jax.call_jaxpr(body, *consts, *carry)
-        return outputs[:num_carry], _with_slots(refs, body_slots, outputs[num_carry:])
+        new = _with_slots(refs, body_slots, outputs[num_carry:])
+        return outputs[:num_carry], keep(is_written, new)
 
-    if _jax.writes_refs(cond_jaxpr):
-        predicate, contents = run_cond(contents, inputs.carry)
+    if cond_writes:
+        predicate, written = run_cond(written, inputs.carry)
 
         def step_and_test(_: Any, *state: Any) -> list[Any]:
-            refs, carry = cut(state, [len(contents)])
+            refs, carry = cut(state, [len(written)])
             new_carry, new_refs = run_body(refs, carry)
             predicate, new_refs = run_cond(new_refs, new_carry)
             return [predicate, *new_refs, *new_carry]
 
-        init = [predicate, *contents, *inputs.carry]
+        init = [predicate, *written, *inputs.carry]
         _, *final = while_of_functions(lambda predicate, *_: predicate, step_and_test, init)
     else:
 
         def test(*state: Any) -> Any:
-            return run_cond(*cut(state, [len(contents)]))[0]
+            return run_cond(*cut(state, [len(written)]))[0]
 
         def step(*state: Any) -> list[Any]:
-            new_carry, new_refs = run_body(*cut(state, [len(contents)]))
+            new_carry, new_refs = run_body(*cut(state, [len(written)]))
             return [*new_refs, *new_carry]
 
-        final = while_of_functions(test, step, [*contents, *inputs.carry])
-    new_contents, carry = cut(final, [len(contents)])
+        final = while_of_functions(test, step, [*written, *inputs.carry])
+    written, carry = cut(final, [len(written)])
+    new_contents = merge(is_written, only_read, written)
     marks = [*is_ref.cond_consts, *is_ref.body_consts]
     unmarked = [None] * marks.count(False)
     return [*merge(marks, unmarked, [new_contents[i] for i in slots]), *[None] * num_carry], carry
@@ -191,6 +200,12 @@ def _one_slot_each(
     for slot, (value, _) in zip(slots, occurrences, strict=True):
         contents[slot] = value
     return slots, contents
+
+
+def _written_slots(jaxpr: Any, is_ref: Sequence[bool], slots: Sequence[int]) -> set[int]:
+    """The slots of the Refs among the constants of a jaxpr that it writes to."""
+    is_written = _jax.written_inputs(jaxpr)[: len(is_ref)]
+    return set(keep(keep(is_ref, is_written), slots))
 
 
 def _with_slots(refs: list[Any], slots: Sequence[int], new: Sequence[Any]) -> list[Any]:
