@@ -1,0 +1,211 @@
+"""The fewest advances to reverse a loop of known length with few slots, and where to keep carries.
+
+To reverse step s one needs the carry before it. A slot keeps one carry; a carry that is not kept is
+recomputed by advancing from an earlier one that is. Counted are advances, one for each step that is
+run only to get to the next carry; evaluating a step while it is reversed is not one.
+
+Everything follows from `reach(c, r) = C(c + r, c)`, the number of steps that can be reversed with c
+slots when no step is advanced over more than r times, the slot of the first carry being one of the
+c (Griewank 1992, "Achieving logarithmic growth of temporal and spatial complexity in reverse
+automatic differentiation"; Griewank and Walther 2000, "Algorithm 799: Revolve", ACM TOMS 26(1)).
+Reversing one step more never costs less, so the m-th step costs r more, `reach(c, r - 1) < m <=
+reach(c, r)`: that is the whole theory, and `advances` is its sum.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
+
+
+def reach(slots: int, sweeps: int) -> int:
+    """How many steps can be reversed with so many slots and advances over each step.
+
+    Args:
+      slots: carries that can be kept, the first one included.
+      sweeps: how often any one step may be advanced over; below 0 there is nothing to reverse.
+
+    Returns:
+      C(slots + sweeps, slots), or 0.
+
+    Example:
+      >>> [reach(3, sweeps) for sweeps in range(-1, 4)]
+      [0, 1, 4, 10, 20]
+    """
+    return math.comb(slots + sweeps, slots) if sweeps >= 0 else 0
+
+
+def sweeps_for(steps: int, slots: int) -> int:
+    """The least `sweeps` with `steps <= reach(slots, sweeps)`.
+
+    Also what one more step adds to `advances(steps - 1, slots)`.
+
+    Args:
+      steps: number of steps, at least 1.
+      slots: carries that can be kept, at least 1.
+
+    Returns:
+      The number of sweeps, 0 for one step.
+
+    Raises:
+      ValueError: there are no steps or no slots.
+
+    Example:
+      >>> [sweeps_for(steps, 3) for steps in (1, 2, 4, 5, 10, 11)]
+      [0, 1, 1, 2, 2, 3]
+    """
+    check_steps_and_slots(steps, slots, least_steps=1)
+    return bisect.bisect_left(range(steps), steps, key=lambda sweeps: reach(slots, sweeps))
+
+
+def advances(steps: int, slots: int) -> int:
+    """Revolve's optimum: the fewest advances that reverse the steps from their first carry alone.
+
+    `advances(n, c)` satisfies, with 0 for one step and n (n - 1) / 2 for one slot,
+
+        advances(n, c) = min(j + advances(n - j, c - 1) + advances(j, c) for 0 < j < n)
+
+    and equals r n - C(c + r, r - 1) with r = `sweeps_for(n, c)` (Griewank and Walther 2000).
+
+    Args:
+      steps: number of steps, at least 0.
+      slots: carries that can be kept, at least 1; one of them holds the first carry.
+
+    Returns:
+      The number of advances.
+
+    Raises:
+      ValueError: fewer than 0 steps, or no slots.
+
+    Example:
+      >>> advances(10, 1), advances(10, 3), advances(10, 10)
+      (45, 15, 9)
+    """
+    check_steps_and_slots(steps, slots)
+    if not steps:
+        return 0
+    sweeps = sweeps_for(steps, slots)
+    return sweeps * steps - reach(slots + 1, sweeps - 1)
+
+
+def next_checkpoint(steps: int, slots: int) -> int:
+    """Where `advances` puts the next kept carry, counted from the first of the steps.
+
+    The steps before it are reversed last, with all slots, the others first, with one slot less. For
+    both the cost of a further step must stay at r or r - 1, r = `sweeps_for(steps, slots)`; of the
+    answers that do it this is the last one.
+
+    Args:
+      steps: number of steps, at least 2.
+      slots: carries that can be kept, at least 2; one of them holds the first carry.
+
+    Returns:
+      A number of steps to advance, at least 1 and less than `steps`.
+
+    Raises:
+      ValueError: there is no step or no slot to choose.
+
+    Example:
+      >>> next_checkpoint(10, 3), next_checkpoint(9, 3)
+      (4, 4)
+    """
+    check_steps_and_slots(steps, slots, least_steps=2, least_slots=2)
+    sweeps = sweeps_for(steps, slots)
+    return min(reach(slots, sweeps - 1), steps - reach(slots - 1, sweeps - 1))
+
+
+def extra_advances(steps: int, slots: int) -> int:
+    """The fewest advances on the backward pass when the primal pass may fill the slots.
+
+    After a placement the last segment is reversed with the slots that are left, then the one before
+    with one slot more, and so on (`advances_after`). The best placement makes this
+
+        extra_advances(n, c) = advances(n + 1, c) - n
+
+    because that is what Revolve does with one step more: its first sweep advances over n steps and
+    fills the slots, and the step on top needs no advance of its own.
+
+    Args:
+      steps: number of steps, at least 0.
+      slots: carries that can be kept, at least 1; one of them holds the first carry.
+
+    Returns:
+      The number of advances, the primal pass not counted.
+
+    Raises:
+      ValueError: fewer than 0 steps, or no slots.
+
+    Example:
+      >>> extra_advances(100, 12), extra_advances(1000, 2)
+      (98, 27864)
+    """
+    check_steps_and_slots(steps, slots)
+    return advances(steps + 1, slots) - steps
+
+
+def placement(steps: int, slots: int) -> tuple[int, ...]:
+    """The steps before which the primal pass keeps the carry, so that `extra_advances` is reached.
+
+    With r one less than `sweeps_for(steps + 1, slots)`, any segments will do whose lengths lie from
+    `reach(k, r - 1)` to `reach(k, r)`, k = slots, ..., 1 in the order of time: then each costs r
+    for a step more and at most r for the last it has. Here the first ones are as long as they can.
+
+    Args:
+      steps: number of steps, at least 0.
+      slots: carries that can be kept, at least 1; one of them holds the first carry.
+
+    Returns:
+      Increasing step numbers, the first of them 0, at most `slots`.
+
+    Raises:
+      ValueError: fewer than 0 steps, or no slots.
+
+    Example:
+      >>> placement(9, 3), placement(2, 3)
+      ((0, 4, 7), (0, 1))
+    """
+    check_steps_and_slots(steps, slots)
+    sweeps = sweeps_for(steps + 1, slots) - 1
+    rows = range(slots, 0, -1)
+    least = [reach(row, sweeps - 1) for row in rows]
+    spare = steps - sum(least)
+    lengths = []
+    for row, length in zip(rows, least, strict=True):
+        longer = min(spare, reach(row, sweeps) - length)
+        spare -= longer
+        lengths.append(length + longer)
+    starts = itertools.accumulate(lengths[:-1], initial=0)
+    return tuple(start for start in starts if start < steps) or (0,)
+
+
+def advances_after(positions: Sequence[int], steps: int, slots: int) -> int:
+    """The fewest advances on the backward pass after a given placement.
+
+    The i-th of the k segments is reversed with the slots that hold no earlier carry, slots - i.
+
+    Args:
+      positions: increasing step numbers whose carries are kept, the first of them 0.
+      steps: number of steps, at least 0.
+      slots: carries that can be kept, at least `len(positions)`.
+
+    Returns:
+      The number of advances, the primal pass not counted.
+
+    Example:
+      >>> advances_after((0, 4, 7), 9, 3), extra_advances(9, 3)
+      (6, 6)
+    """
+    ends = [*positions[1:], steps]
+    lengths = [end - start for start, end in zip(positions, ends, strict=True)]
+    return sum(advances(length, slots - i) for i, length in enumerate(lengths))
+
+
+def check_steps_and_slots(
+    steps: int, slots: int, least_steps: int = 0, least_slots: int = 1
+) -> None:
+    if steps < least_steps:
+        raise ValueError(f"{steps} steps: there must be at least {least_steps}.")
+    if slots < least_slots:
+        raise ValueError(f"{slots} slots: there must be at least {least_slots}.")
