@@ -193,19 +193,58 @@ def advances_after(positions: Sequence[int], steps: int, slots: int) -> int:
     Returns:
       The number of advances, the primal pass not counted.
 
+    Raises:
+      ValueError: no such placement is possible.
+
     Example:
       >>> advances_after((0, 4, 7), 9, 3), extra_advances(9, 3)
       (6, 6)
     """
+    check_placement(positions, steps, slots)
     ends = [*positions[1:], steps]
     lengths = [end - start for start, end in zip(positions, ends, strict=True)]
     return sum(advances(length, slots - i) for i, length in enumerate(lengths))
 
 
+def slots_for(steps: int, sweeps: int = 1) -> int:
+    """The fewest slots with which the backward pass advances over no step more than `sweeps` times.
+
+    About sqrt(2 steps) for one sweep, so that the backward pass adds less than one more run of the
+    loop; about (sweeps + 1) / e * steps ** (1 / (sweeps + 1)) for a few.
+
+    Args:
+      steps: number of steps, at least 0.
+      sweeps: how often any one step may be advanced over after the primal pass, at least 0.
+
+    Returns:
+      A number of slots, at least 1; with it `extra_advances` is at most `sweeps * steps`.
+
+    Raises:
+      ValueError: fewer than 0 steps or sweeps.
+
+    Example:
+      >>> slots_for(1000), slots_for(1000, sweeps=2), slots_for(1000, sweeps=0)
+      (44, 17, 1000)
+    """
+    if steps < 0 or sweeps < 0:
+        raise ValueError(f"{steps} steps in {sweeps} sweeps: neither may be negative.")
+    fewer = range(1, steps + 1)
+    return 1 + bisect.bisect_left(fewer, steps + 1, key=lambda slots: reach(slots, sweeps + 1))
+
+
 def check_steps_and_slots(
     steps: int, slots: int, least_steps: int = 0, least_slots: int = 1
 ) -> None:
+    """Raises a ValueError unless there are at least so many steps and slots."""
     if steps < least_steps:
         raise ValueError(f"{steps} steps: there must be at least {least_steps}.")
     if slots < least_slots:
         raise ValueError(f"{slots} slots: there must be at least {least_slots}.")
+
+
+def check_placement(positions: Sequence[int], steps: int, slots: int) -> None:
+    """Raises a ValueError unless carries before these steps can have been kept in the slots."""
+    check_steps_and_slots(steps, slots, least_slots=len(positions))
+    increasing = all(begin < end for begin, end in itertools.pairwise(positions))
+    if not increasing or 0 not in positions[:1] or positions[-1] >= max(steps, 1):
+        raise ValueError(f"{positions}: the steps must increase from 0 to less than {steps}.")
