@@ -93,9 +93,13 @@ def advances(steps: int, slots: int) -> int:
 def next_checkpoint(steps: int, slots: int) -> int:
     """Where `advances` puts the next kept carry, counted from the first of the steps.
 
-    The steps before it are reversed last, with all slots, the others first, with one slot less. For
-    both the cost of a further step must stay at r or r - 1, r = `sweeps_for(steps, slots)`; of the
-    answers that do it this is the last one.
+    The steps before it are reversed last, with all slots, the others first, with one slot less. Any
+    answer is as good that leaves `reach(k - 1, r - 1)` to `reach(k - 1, r)` of them to the k - 1
+    slots and `reach(k, r - 2)` to `reach(k, r - 1)` to the k, r = `sweeps_for(steps, k)`. This one
+    is Revolve's, with which the fewest carries are kept on the whole, as long as none is kept to
+    reverse two steps:
+
+        max(reach(k, r - 2), min(steps - reach(k - 1, r - 1) - reach(k - 2, r - 1), reach(k, r - 1)))
 
     Args:
       steps: number of steps, at least 2.
@@ -108,12 +112,14 @@ def next_checkpoint(steps: int, slots: int) -> int:
       ValueError: there is no step or no slot to choose.
 
     Example:
-      >>> next_checkpoint(10, 3), next_checkpoint(9, 3)
-      (4, 4)
+      >>> next_checkpoint(10, 3), next_checkpoint(8, 3)
+      (4, 3)
     """
     check_steps_and_slots(steps, slots, least_steps=2, least_slots=2)
     sweeps = sweeps_for(steps, slots)
-    return min(reach(slots, sweeps - 1), steps - reach(slots - 1, sweeps - 1))
+    middle = steps - reach(slots - 1, sweeps - 1) - reach(slots - 2, sweeps - 1)
+    # With one sweep reach(slots, sweeps - 2) is 0, and of two steps one has to be left.
+    return max(1, reach(slots, sweeps - 2), min(middle, reach(slots, sweeps - 1)))
 
 
 def extra_advances(steps: int, slots: int) -> int:
@@ -148,9 +154,18 @@ def extra_advances(steps: int, slots: int) -> int:
 def placement(steps: int, slots: int) -> tuple[int, ...]:
     """The steps before which the primal pass keeps the carry, so that `extra_advances` is reached.
 
-    With r one less than `sweeps_for(steps + 1, slots)`, any segments will do whose lengths lie from
-    `reach(k, r - 1)` to `reach(k, r)`, k = slots, ..., 1 in the order of time: then each costs r
-    for a step more and at most r for the last it has. Here the first ones are as long as they can.
+    With r = `sweeps_for(steps + 1, c) - 1`, any segments will do whose lengths lie from
+    `reach(k, r - 1)` to `reach(k, r)`, k = c, ..., 1 in the order of time: there one step more adds
+    r and the last one has added no more than r. These are where Revolve's first sweep over one step
+    more keeps its carries, `next_checkpoint` after `next_checkpoint`, which comes to
+
+        spare = steps + 1 - reach(c, r)
+        taken = reach(c - 1, r + 1) - reach(k - 1, r + 1)
+        start of the segment with k slots =
+            steps + 1 - reach(k, r) - max(min(spare, reach(k - 1, r)), spare - taken)
+
+    so that a program finds all of them at once from tables. With fewer steps than slots the last
+    of these are equal.
 
     Args:
       steps: number of steps, at least 0.
@@ -163,21 +178,21 @@ def placement(steps: int, slots: int) -> tuple[int, ...]:
       ValueError: fewer than 0 steps, or no slots.
 
     Example:
-      >>> placement(9, 3), placement(2, 3)
-      ((0, 4, 7), (0, 1))
+      >>> placement(9, 3), placement(8, 3), placement(2, 3)
+      ((0, 4, 7), (0, 3, 6), (0, 1))
     """
     check_steps_and_slots(steps, slots)
+    if not steps:
+        return (0,)
     sweeps = sweeps_for(steps + 1, slots) - 1
-    rows = range(slots, 0, -1)
-    least = [reach(row, sweeps - 1) for row in rows]
-    spare = steps - sum(least)
-    lengths = []
-    for row, length in zip(rows, least, strict=True):
-        longer = min(spare, reach(row, sweeps) - length)
-        spare -= longer
-        lengths.append(length + longer)
-    starts = itertools.accumulate(lengths[:-1], initial=0)
-    return tuple(start for start in starts if start < steps) or (0,)
+    spare = steps + 1 - reach(slots, sweeps)
+
+    def start(row: int) -> int:
+        taken = reach(slots - 1, sweeps + 1) - reach(row - 1, sweeps + 1)
+        longer = max(min(spare, reach(row - 1, sweeps)), spare - taken)
+        return steps + 1 - reach(row, sweeps) - longer
+
+    return tuple(dict.fromkeys(start(row) for row in range(slots, 0, -1)))
 
 
 def advances_after(positions: Sequence[int], steps: int, slots: int) -> int:
