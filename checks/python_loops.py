@@ -10,6 +10,7 @@ The types of the results are a primitive's, weak types included: the carry goes 
 with one type, and the last one out has the type that the body gives for that.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -129,7 +130,7 @@ def _body_types(
     carry_in = tree.map(lambda leaf: _type(as_array(leaf)), init)
     while True:
         # A function of its own each time: eval_shape remembers what it saw by function.
-        fresh = lambda *args: body(*args)  # noqa: PLW0108
+        fresh = functools.partial(body)
         out = jax.eval_shape(fresh, carry_in, *other_types)
         _check_structure(carry_in, carry_of(out))
         settled = tree.map(_promoted, carry_in, carry_of(out))
