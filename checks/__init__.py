@@ -1,7 +1,12 @@
 """The carry contract of loops: compare, promote, explain."""
 
+import importlib as _importlib
+from typing import Any as _Any
+
+from checks.body_contract import assert_carry_contract
 from checks.carry import _check_carry_type as _check_carry_type
 from checks.errors import CarryMismatch, CarryStructureError, CarryTypeError
+from checks.loops_agree import assert_loops_agree
 from checks.naming import explain_fori
 from checks.promotion import explain_passes, promote_weak_avals, promote_weak_dtype
 from checks.varying import missing_varying_axes
@@ -10,9 +15,18 @@ __all__ = [
     "CarryMismatch",
     "CarryStructureError",
     "CarryTypeError",
+    "assert_carry_contract",
+    "assert_loops_agree",
     "explain_fori",
     "explain_passes",
     "missing_varying_axes",
     "promote_weak_avals",
     "promote_weak_dtype",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """`checks.strategies`, imported where it is first used, because it needs Hypothesis."""
+    if name == "strategies":
+        return _importlib.import_module("checks.strategies")
+    raise AttributeError(f"module 'checks' has no attribute {name!r}")

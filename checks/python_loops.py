@@ -20,6 +20,9 @@ from jax import tree
 
 Pytree = Any
 
+# Read by `checks.assert_loops_agree`: these loops run in Python and leave no primitive behind.
+unrolls = True
+
 # The Python type that a weakly typed array comes from, by the kind of its dtype.
 _PYTHON_TYPES = {"i": int, "f": float, "c": complex}
 
