@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from checks.comparison import differences
+from checks.errors import CarryTypeError
 from checks.transformations import Transformation, standard
 
 
@@ -27,7 +28,7 @@ class Agreement(NamedTuple):
 REVERSE_MODE = "reverse mode of a loop with an unknown number of steps"
 NEEDS_VALUES = "a value that is not known while tracing"
 CARRY_CONTRACT = "a carry that changes its type"
-# How JAX's loops, and ours, and those in Python say it.
+# How JAX's loops and those in Python say it.
 _CONTRACT = ("carry input and carry output must have", "this body turns a carry")
 
 
@@ -137,7 +138,8 @@ def kind_of(error: Exception) -> str:
         return NEEDS_VALUES
     if isinstance(error, ValueError) and "Reverse-mode differentiation" in str(error):
         return REVERSE_MODE
-    if isinstance(error, TypeError) and any(text in str(error) for text in _CONTRACT):
+    said = isinstance(error, TypeError) and any(text in str(error) for text in _CONTRACT)
+    if said or isinstance(error, CarryTypeError):
         return CARRY_CONTRACT
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return type(error).__name__
