@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from checks.comparison import differences
 from checks.errors import CarryTypeError
@@ -119,9 +121,14 @@ def outcome(
     """What comes out of the program, or why nothing does."""
     apply = transformation.by_hand if _unrolls(impl) else transformation.apply
     try:
-        return apply(lambda *a: program(impl, *a))(*args)
+        return jax.tree.map(_as_array, apply(lambda *a: program(impl, *a))(*args))
     except Exception as error:  # noqa: BLE001  (an error of any kind is an outcome)
         return Refusal(kind_of(error), error)
+
+
+def _as_array(leaf: Any) -> Any:
+    # A program may return a Python number, and JAX's loops return a carry of theirs unconverted.
+    return leaf if isinstance(leaf, jax.Array | np.ndarray) else jnp.asarray(leaf)
 
 
 def kind_of(error: Exception) -> str:

@@ -351,6 +351,8 @@ class _Writer:
         some = self.value(scope, INT) if traced else ""
         upper = f"jnp.int32({some}) % {self.sizes.max_steps + 1}" if traced else str(steps)
         lower = self.pick(("0", "1", "-1"))
+        if traced:  # bounds of one type: of two, JAX's index has the one or the other
+            lower = f"jnp.int32({lower})"
         options = "" if traced else self.pick(("", "", ", unroll=2"))
         targets = self.finish(scope, types)
         return Fori(

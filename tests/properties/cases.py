@@ -85,10 +85,14 @@ def check(case: Case) -> Agreement:
 def has_weak_init(block: Block) -> bool:
     """Whether a loop of the program starts with a Python number."""
     for statement in block.statements:
-        if isinstance(statement, Cond):
-            if has_weak_init(statement.on_true) or has_weak_init(statement.on_false):
-                return True
-        elif isinstance(statement, Loop):
-            if WEAK_LITERALS & set(statement.carry.inits) or has_weak_init(statement.body):
-                return True
+        weak = isinstance(statement, Loop) and bool(WEAK_LITERALS & set(statement.carry.inits))
+        if weak or any(has_weak_init(inner) for inner in _blocks(statement)):
+            return True
     return False
+
+
+def _blocks(statement: Any) -> list[Block]:
+    """The blocks inside a statement."""
+    if isinstance(statement, Cond):
+        return [statement.on_true, statement.on_false]
+    return [statement.body] if isinstance(statement, Loop) else []
