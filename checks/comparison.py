@@ -43,10 +43,12 @@ def _leaf_differences(got: Any, want: Any, rtol: float, weak_types: bool) -> Ite
 
 def type_of(leaf: Any, *, weak_type: bool = True) -> tuple[Any, ...]:
     """Shape, dtype and, if asked for, weak type of one leaf."""
-    if isinstance(leaf, np.ndarray):  # float0, which is no type of a jax.Array
-        return leaf.shape, leaf.dtype, False
+    if isinstance(leaf, np.ndarray):  # float0, which is no type of a jax.Array, or a constant
+        return leaf.shape, leaf.dtype, False if weak_type else None
     aval = jax.typeof(leaf)
-    return aval.shape, aval.dtype, aval.weak_type if weak_type else None
+    # A weak boolean promotes as a strong one does, and not all of JAX keeps it weak.
+    weak = aval.weak_type and aval.dtype != bool
+    return aval.shape, aval.dtype, weak if weak_type else None
 
 
 def is_float(leaf: Any) -> bool:

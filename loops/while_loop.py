@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import treedef_is_leaf
 
-from loops import _jax
+from loops import _jax, observers
 from loops.body import BodyOut, refuse_forbidden_effects, trace_to_fixpoint
 from loops.learning import tracing_a_body, unfinished_loop
 from loops.primitives.layout import merge, partition
@@ -113,8 +113,13 @@ def while_loop_named(
         traced = TracedWhile(cond.jaxpr, cond.consts, body.jaxpr, body.consts, body.out_tree)
         return traced, BodyOut(body.out_tree, body.out_avals, body.jaxpr, len(body.consts))
 
+    watch = observers.watch(body_debug)
+    if watch:
+        trace = watch.watching(trace)
     settled = trace_to_fixpoint("while_loop body", body_fun, init, trace)
     traced = settled.traced
+    if watch and not settled.is_unfinished:
+        watch.settled(init, settled.carry_avals, traced.body_jaxpr)
     refuse_forbidden_effects("while", traced.cond_jaxpr.effects | traced.body_jaxpr.effects)
     if settled.is_unfinished:
         return traced.carry_tree.unflatten(unfinished_loop(settled.carry_avals))
