@@ -12,7 +12,7 @@ import numpy as np
 
 from checks.passes import BodyOut
 from checks.tracing import LoopBody
-from loops import _jax
+from loops import _jax, observers
 from loops.body import (
     TracedBody,
     refuse_forbidden_effects,
@@ -154,8 +154,13 @@ def scan_named(
         carry_avals = carry.update(avals)
         return trace_scan_body(finished_body(f) if finish else f, carry_avals, x_avals, debug)
 
+    watch = observers.watch(debug, length)
+    if watch:
+        trace = watch.watching(trace)
     settled = trace_to_fixpoint("scan body", f, carry, trace, num_settled, written)
     body = settled.traced
+    if watch and not settled.is_unfinished:
+        watch.settled(carry, settled.carry_avals, body.jaxpr)
     _jax.check_closed_over_refs(debug, body.consts, args)
     refuse_forbidden_effects("scan", body.jaxpr.effects)
     if settled.is_unfinished:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from checks.condition import check_predicate
 from checks.passes import BodyOut
 from checks.tracing import LoopBody
-from loops import _jax
+from loops import _jax, observers
 from loops.body import refuse_forbidden_effects, trace_to_fixpoint
 from loops.checkpointed import (
     UNBOUNDED,
@@ -159,8 +159,13 @@ def while_loop_named(
         traced = TracedWhile(cond.jaxpr, cond.consts, body.jaxpr, body.consts, body.out_tree)
         return traced, BodyOut(body.out_tree, body.out_avals, body.jaxpr, len(body.consts))
 
+    watch = observers.watch(body_debug)
+    if watch:
+        trace = watch.watching(trace)
     settled = trace_to_fixpoint("while_loop body", body_fun, init, trace, written=written)
     traced = settled.traced
+    if watch and not settled.is_unfinished:
+        watch.settled(init, settled.carry_avals, traced.body_jaxpr)
     refuse_forbidden_effects("while", traced.cond_jaxpr.effects | traced.body_jaxpr.effects)
     if settled.is_unfinished:
         return traced.carry_tree.unflatten(unfinished_loop(settled.carry_avals))

@@ -19,8 +19,12 @@ jax.config.update("jax_num_cpu_devices", 8)
 # `ci` runs the same few examples each time, so that a failure is the change's and not the day's.
 # `dev` searches: HYPOTHESIS_PROFILE=dev make test
 # No deadline in either: the first example pays for compiling.
-hypothesis.settings.register_profile("ci", derandomize=True, max_examples=25, deadline=None)
-hypothesis.settings.register_profile("dev", max_examples=1000, deadline=None)
+# No explaining of failures either: it takes time, and `hypothesis.find` then returns what it tried
+# last and not the smallest example.
+phases = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
+always = hypothesis.settings(phases=phases, deadline=None)
+hypothesis.settings.register_profile("ci", always, derandomize=True, max_examples=25)
+hypothesis.settings.register_profile("dev", always, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 import loops
-from tests.helpers import python_loops
+from checks import python_loops
 
 
 @dataclass(frozen=True)

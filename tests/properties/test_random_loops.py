@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checks.python_loops import map_by_hand
 from tests.helpers.comparison import assert_same
 from tests.helpers.implementations import JAX, OURS, PYTHON, Implementation
-from tests.helpers.python_loops import map_by_hand
 from tests.properties.random_programs import RandomLoop, random_loops
 from tests.rules.transformations import run_eager, run_jit, run_jvp, run_value_and_grad
 

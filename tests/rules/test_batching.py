@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from checks.python_loops import map_by_hand
 from tests.helpers.comparison import assert_same
 from tests.helpers.equations import (
     body_primitives,
@@ -17,7 +18,6 @@ from tests.helpers.equations import (
     while_carry,
 )
 from tests.helpers.implementations import JAX, OURS, Implementation
-from tests.helpers.python_loops import map_by_hand
 
 primitives = pytest.mark.parametrize("loops", [OURS, JAX], ids=repr)
 

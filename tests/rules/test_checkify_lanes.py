@@ -6,9 +6,9 @@ import pytest
 from jax.experimental import checkify
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from checks.python_loops import map_by_hand
 from tests.helpers.comparison import assert_same
 from tests.helpers.implementations import JAX, OURS, Implementation
-from tests.helpers.python_loops import map_by_hand
 
 ALL = checkify.all_checks
 

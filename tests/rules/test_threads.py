@@ -10,8 +10,8 @@ import pytest
 
 import loops
 from checks import CarryTypeError
+from checks.python_loops import fori_loop as python_fori_loop
 from tests.helpers.comparison import assert_same
-from tests.helpers.python_loops import fori_loop as python_fori_loop
 
 NUM_THREADS = 6
 INIT = jnp.float32([0.3, 0.6])

@@ -10,6 +10,7 @@ The types of the results are a primitive's, weak types included: the carry goes 
 with one type, and the last one out has the type that the body gives for that.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,9 @@ import jax.numpy as jnp
 from jax import tree
 
 Pytree = Any
+
+# Read by `checks.assert_loops_agree`: these loops run in Python and leave no primitive behind.
+unrolls = True
 
 # The Python type that a weakly typed array comes from, by the kind of its dtype.
 _PYTHON_TYPES = {"i": int, "f": float, "c": complex}
@@ -129,7 +133,7 @@ def _body_types(
     carry_in = tree.map(lambda leaf: _type(as_array(leaf)), init)
     while True:
         # A function of its own each time: eval_shape remembers what it saw by function.
-        fresh = lambda *args: body(*args)  # noqa: PLW0108
+        fresh = functools.partial(body)
         out = jax.eval_shape(fresh, carry_in, *other_types)
         _check_structure(carry_in, carry_of(out))
         settled = tree.map(_promoted, carry_in, carry_of(out))
