@@ -36,7 +36,7 @@ MIN_BUFFER = 256
 """Smaller buffers are left alone: XLA adds them in one loop, together with what is around."""
 
 TIMES_SMALLER = 4
-"""So many times smaller than the buffer must an update be: few updates then cost less than a sum."""
+"""So many times smaller than the buffer must an update be, so that few cost less than a sum."""
 
 
 @_jax.cached_by_jaxpr

@@ -70,7 +70,7 @@ def replay(plan: Plan, slots: int | None = None) -> Replay:
       98
       >>> replay(plan_reversal(100, 12), slots=11)
       Traceback (most recent call last):
-      loops.reverse.replay.PlanError: action 22, Store(slot=11, step=98): there are 11 slots.
+      loops.reverse.replay.PlanError: action 22, Store(slot=11, step=97): there are 11 slots.
     """
     machine = _Machine(plan.steps, plan.slots if slots is None else slots)
     machine.follow(plan.primal)

@@ -99,7 +99,8 @@ def next_checkpoint(steps: int, slots: int) -> int:
     is Revolve's, with which the fewest carries are kept on the whole, as long as none is kept to
     reverse two steps:
 
-        max(reach(k, r - 2), min(steps - reach(k - 1, r - 1) - reach(k - 2, r - 1), reach(k, r - 1)))
+        middle = steps - reach(k - 1, r - 1) - reach(k - 2, r - 1)
+        max(reach(k, r - 2), min(middle, reach(k, r - 1)))
 
     Args:
       steps: number of steps, at least 2.
@@ -179,7 +180,7 @@ def placement(steps: int, slots: int) -> tuple[int, ...]:
 
     Example:
       >>> placement(9, 3), placement(8, 3), placement(2, 3)
-      ((0, 4, 7), (0, 3, 6), (0, 1))
+      ((0, 4, 7), (0, 4, 6), (0, 1))
     """
     check_steps_and_slots(steps, slots)
     if not steps:
