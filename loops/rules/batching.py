@@ -210,8 +210,11 @@ def _move_lanes_of_refs(loop: Loop, predicate_batched: bool) -> tuple[Loop, Move
         [*loop.dims.cond_consts, *loop.dims.body_consts],
         is_written,
     )
-    inputs = WhileInputs(*cut(moved.consts, [num_cond]), loop.inputs.carry)
-    dims = WhileInputs(*cut(moved.dims, [num_cond]), loop.dims.carry)
+    (cond_consts, body_consts), (cond_dims, body_dims) = (
+        cut(values, [num_cond]) for values in (moved.consts, moved.dims)
+    )
+    inputs = WhileInputs(cond_consts, body_consts, loop.inputs.carry)
+    dims = WhileInputs(cond_dims, body_dims, loop.dims.carry)
     return loop._replace(inputs=inputs, dims=dims), moved
 
 
