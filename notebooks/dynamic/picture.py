@@ -1,4 +1,4 @@
-"""The picture of the notebook: the steps that were accepted, and how y answers to each parameter."""
+"""The picture of the notebook: the accepted steps, and how y answers to each parameter."""
 
 from typing import Any, NamedTuple
 

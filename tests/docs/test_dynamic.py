@@ -82,10 +82,13 @@ class TestSolver:
 
     @pytest.mark.parametrize("modes", TWICE)
     def test_second_derivatives(self, modes):
-        """Both modes over both modes have the closed form's second derivatives."""
+        """Both modes over both modes have the closed form's second derivatives.
+
+        The second derivative by the end is that of the last step alone, and of a lower order.
+        """
         actual = jax.jit(TWICE[modes](decay))(jnp.array(POINT))
 
-        np.testing.assert_allclose(actual, exact_decay_hessian(POINT), atol=1e-5)
+        np.testing.assert_allclose(actual, exact_decay_hessian(POINT), atol=2e-5)
 
     @pytest.mark.parametrize("mode", MODES)
     def test_jacobian_of_a_system(self, mode):
@@ -126,7 +129,7 @@ class TestSolver:
 
         last, rows = ode.solve_with_steps(field, y0, 0.7, end, max_steps=500)
 
-        num_tried = int((rows.time > 0).sum())
+        num_tried = 1 + int(np.argmax(rows.time == end))
         assert last.y == ode.solve(field, y0, 0.7, end)
         assert last.time == end == rows.time[num_tried - 1]
         assert np.all(np.diff(rows.time[:num_tried]) >= 0)
@@ -152,14 +155,22 @@ class TestSolver:
             field, jnp.ones(1), 2000.0, jnp.float64(1), tolerance=1e-5, max_steps=2000
         )
 
-        num_tried = int((rows.time > 0).sum())
-        assert int(last.accepted) < num_tried or int(rows.accepted[0]) == 0
+        num_tried = 1 + int(np.argmax(rows.time == 1))
+        assert int(rows.accepted[0]) == 0
+        assert int(last.accepted) < num_tried
         np.testing.assert_allclose(last.y, jnp.cos(1.0), atol=1e-3)
 
     def test_a_solution_that_ends_before_the_end(self):
         """Where the solution goes to infinity first, the caller is told."""
         with pytest.warns(loops.MaxStepsWarning, match="max_steps=300"):
-            y = ode.solve(lambda t, y, _: y**2, jnp.ones(1), None, jnp.float64(2), max_steps=300)
+            y = ode.solve(
+                lambda t, y, _: y**2,
+                jnp.ones(1),
+                None,
+                jnp.float64(2),
+                tolerance=1e-3,
+                max_steps=300,
+            )
 
         assert float(y[0]) > 1e3
 
