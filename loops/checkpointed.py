@@ -45,7 +45,7 @@ def trace_until(until: Callable[[Any], Any], carry_avals: Any) -> Any:
     inverted = _jax.trace_flat(
         lambda *args: [jnp.logical_not(*_jax.call_jaxpr(traced.jaxpr, *args))],
         traced.jaxpr.in_avals,
-        debug,
+        _jax.without_names(traced.jaxpr),  # values that `until` closes over have none
     )
     return traced._replace(jaxpr=inverted.jaxpr)
 

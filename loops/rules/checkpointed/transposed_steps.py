@@ -111,7 +111,7 @@ class TransposedSteps:
             *merge(self.linear.xs, xs, self._ignored("xs")),
         ]
         rows = row_cts[len(self.ys) :]
-        _jax.backward_pass(self.loop.backward_jaxpr, values, [*self._back_cts(back_cts), *rows])
+        _pull_back(self.loop.backward_jaxpr, values, [*self._back_cts(back_cts), *rows])
         return [_jax.instantiate_zeros(acc.freeze()) for acc in accumulators]
 
     def _ignored(self, group: str) -> list[Any]:
@@ -153,7 +153,7 @@ class TransposedSteps:
             all_xs = merge(linear.xs, xs, xs_accs)
             zeros = [_jax.Zero(aval.to_ct_aval()) for aval in self._values("carry")]
             ys_cts, rows_cts = cut(row_cts, [len(self.ys)])
-            _jax.backward_pass(
+            _pull_back(
                 loop.forward_jaxpr,
                 [*all_consts, *all_carry, *all_xs],
                 [*merge(linear.carry, zeros, carry_cts), *ys_cts],
@@ -161,7 +161,7 @@ class TransposedSteps:
             new_back: list[Any] = []
             if loop.backward_jaxpr is not None:
                 all_back = merge(linear.back, back, self._ignored("back"))
-                _jax.backward_pass(
+                _pull_back(
                     loop.backward_jaxpr,
                     [*all_consts, *all_carry, *all_back, *all_xs],
                     [*self._back_cts(back_cts), *rows_cts],
@@ -180,6 +180,23 @@ class TransposedSteps:
 def _cut_like(groups: Sequence[Sequence[Any]], values: Sequence[Any]) -> list[list[Any]]:
     """Cut values into groups as long as those given."""
     return cut(values, [len(group) for group in groups])[:-1]
+
+
+def _pull_back(jaxpr: Any, args: Sequence[Any], cotangents: Sequence[Any]) -> None:
+    """Pull cotangents back into the accumulators among `args`.
+
+    A nested call may return values beside tangents, and JAX's backward pass would take all that it
+    returns for linear. So the values are computed first.
+
+    before: [*args] -> [*outputs]    after: [*residuals, *linear args] -> [*linear outputs]
+    """
+    is_linear = [isinstance(x, _jax.GradAccum) for x in args]
+    values, accumulators = partition(is_linear, args)
+    split = _jax.split_known(jaxpr, is_linear, [False] * len(jaxpr.out_avals))
+    known = _jax.call_jaxpr(split.known_jaxpr, *values)
+    residuals = known[split.unknowns_out.count(False) :]
+    linear_cts = partition(split.unknowns_out, cotangents)[1]
+    _jax.backward_pass(split.unknown_jaxpr, [*residuals, *accumulators], linear_cts)
 
 
 def _values_of(
