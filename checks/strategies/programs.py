@@ -351,8 +351,11 @@ class _Writer:
         some = self.value(scope, INT) if traced else ""
         upper = f"jnp.int32({some}) % {self.sizes.max_steps + 1}" if traced else str(steps)
         lower = self.pick(("0", "1", "-1"))
-        if traced:  # bounds of one type: of two, JAX's index has the one or the other
-            lower = f"jnp.int32({lower})"
+        if traced:
+            # Whether JAX's index is weak depends on whether the bounds are known while tracing.
+            strong = Assign(index, f"jnp.int32({index}_)")
+            block = Block((strong, *block.statements), block.results)
+            index = f"{index}_"
         options = "" if traced else self.pick(("", "", ", unroll=2"))
         targets = self.finish(scope, types)
         return Fori(

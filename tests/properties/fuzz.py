@@ -9,6 +9,7 @@ import argparse
 import collections
 import os
 import sys
+import textwrap
 import time
 import warnings
 
@@ -45,10 +46,12 @@ class Tally:
         return f"{self.programs} programs, {speed:.2f} s each: {counts}"
 
 
-def run_chunk(seed: int, number: int, size: int, tally: Tally) -> str | None:
+def run_chunk(
+    seed: int, number: int, size: int, tally: Tally, *, shrink: bool = True
+) -> str | None:
     """Run the programs of one chunk; the smallest one that shows a difference, if any does."""
     last: list[Case] = []
-    phases = (hypothesis.Phase.generate, hypothesis.Phase.shrink)
+    phases = [hypothesis.Phase.generate, *[hypothesis.Phase.shrink] * shrink]
 
     @hypothesis.seed(f"{seed}-{number}")
     @hypothesis.settings(
@@ -68,7 +71,8 @@ def run_chunk(seed: int, number: int, size: int, tally: Tally) -> str | None:
     try:
         all_agree()
     except Exception as error:  # noqa: BLE001  (whatever a program raises is a finding)
-        return f"{last[0]}\n# {type(error).__name__}: {error}"
+        told = textwrap.indent(f"{type(error).__name__}: {error}", "# ", lambda line: True)
+        return f"{last[0]}\n{told}"
     finally:
         jax.clear_caches()  # else each program that ever ran stays in memory
     return None
