@@ -1067,7 +1067,7 @@ def lower_to_kept_call(ctx: Any, *args: Any) -> list[Any]:
         func.return_(list(block.arguments))
     name = ctx.module_context.symbol_table.insert(identity)
     call = func.CallOp(types, ir.FlatSymbolRefAttr.get(name.value), list(args))
-    attributes = {"inlineable": ir.StringAttr.get("false")}
+    attributes: dict[str, ir.Attribute] = {"inlineable": ir.StringAttr.get("false")}
     call.operation.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(attributes)
     return [
         mlir.lower_with_sharding_in_types(ctx, value, aval)

@@ -25,8 +25,8 @@ def inline_calls(jaxpr: Any, is_wanted: Callable[[Any], bool]) -> Any:
     def current(atom: Any) -> Any:
         return renamed.get(atom, atom) if isinstance(atom, _jax.Var) else atom
 
-    for eqn in jaxpr.jaxpr.eqns:
-        eqn = eqn.replace(invars=[current(atom) for atom in eqn.invars])
+    for original in jaxpr.jaxpr.eqns:
+        eqn = original.replace(invars=[current(atom) for atom in original.invars])
         if not (_is_plain_call(eqn) and is_wanted(eqn)):
             eqns.append(eqn)
             continue

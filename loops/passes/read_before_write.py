@@ -45,7 +45,6 @@ TIMES_SMALLER = 4
 """So many times smaller than the buffer must be what is read of it."""
 
 
-
 @_jax.cached_by_jaxpr
 def read_before_write(jaxpr: Any) -> Any:
     """Order reads before writes; the same object where there is nothing to order.
@@ -157,7 +156,7 @@ class _Outliving:
         self.returned = set(_variables(program.outvars))
 
     def is_used(self, variable: Any) -> bool:
-        """Whether a value, or one computed from it, is used where the write does not wait for it."""
+        """Whether something that the write does not need is computed from a value."""
         to_do = [variable]
         while to_do:
             variable = to_do.pop()
@@ -178,9 +177,7 @@ def _tied(
     """Two groups of equations with an equation between them that orders the given values."""
     new_variable = _jax.variable_maker()
     new = {v: new_variable(v.aval) for v in values}
-    tie = like.replace(
-        primitive=in_order_p, invars=values, outvars=list(new.values()), params={}
-    )
+    tie = like.replace(primitive=in_order_p, invars=values, outvars=list(new.values()), params={})
 
     def current(atoms: Sequence[Any]) -> list[Any]:
         return [new.get(atom, atom) if isinstance(atom, _jax.Var) else atom for atom in atoms]
