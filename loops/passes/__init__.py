@@ -1,1 +1,1 @@
-"""Rewrites of loops that are applied when they are lowered."""
+"""Rewrites of loops: of bodies that are differentiated, and of loops that are lowered."""

@@ -31,12 +31,15 @@ CALLS = ("jit", "cond", "closed_call", "scan", "while")
 """The primitives whose jaxprs are looked into."""
 
 MAKES_ZEROS = ("broadcast_in_dim", "pvary")
+"""The primitives that make larger zeros of zeros."""
 
 MIN_BUFFER = 256
 """Smaller buffers are left alone: XLA adds them in one loop, together with what is around."""
 
 TIMES_SMALLER = 4
-"""So many times smaller than the buffer must an update be, so that few cost less than a sum."""
+"""So many times smaller than the buffer must an update be, so that it costs less than a sum."""
+
+MAX_INDEX = np.iinfo(np.int32).max
 
 
 @_jax.cached_by_jaxpr
@@ -121,7 +124,7 @@ def _is_update(eqn: Any, producers: dict[Any, Any]) -> bool:
 
 
 def _only_adds_around(config: Any) -> bool:
-    return all(low >= 0 and high >= 0 and inner == 0 for low, high, inner in config)
+    return all(0 <= low <= MAX_INDEX and high >= 0 and inner == 0 for low, high, inner in config)
 
 
 def _is_worth_it(buffer: Any, update: Any) -> bool:

@@ -25,8 +25,8 @@ def inline_calls(jaxpr: Any, is_wanted: Callable[[Any], bool]) -> Any:
     def current(atom: Any) -> Any:
         return renamed.get(atom, atom) if isinstance(atom, _jax.Var) else atom
 
-    for old_eqn in jaxpr.jaxpr.eqns:
-        eqn = old_eqn.replace(invars=[current(atom) for atom in old_eqn.invars])
+    for original in jaxpr.jaxpr.eqns:
+        eqn = original.replace(invars=[current(atom) for atom in original.invars])
         if not (_is_plain_call(eqn) and is_wanted(eqn)):
             eqns.append(eqn)
             continue

@@ -156,7 +156,7 @@ class _Outliving:
         self.returned = set(_variables(program.outvars))
 
     def is_used(self, variable: Any) -> bool:
-        """Whether a value, or one made of it, is used where the write does not wait for it."""
+        """Whether something that the write does not need is computed from a value."""
         to_do = [variable]
         while to_do:
             variable = to_do.pop()
