@@ -254,6 +254,11 @@ def trace_closed(fun: Callable, avals: Sequence[Aval], debug_info: Any) -> Jaxpr
     return pe.trace_to_jaxpr(fun, in_avals, debug_info)[0]
 
 
+def traced_for(jaxpr: Jaxpr) -> str:
+    """For which purpose a jaxpr was traced, by its debug info."""
+    return open_jaxpr(jaxpr).debug_info.traced_for
+
+
 def without_names(jaxpr: Jaxpr) -> Any:
     """The debug info of a jaxpr whose inputs and outputs have been rearranged."""
     return jaxpr.jaxpr.debug_info.with_unknown_names()
