@@ -45,6 +45,9 @@ from jax._src import callback as _callback
 # Private: which rule a primitive has under checkify is a registry without a public name.
 from jax._src import checkify as _checkify
 
+# Private: the effects of `jax.debug`, of which only the functions are public.
+from jax._src import debugging as _debugging
+
 # Private: which effects a loop may have is a registry without a public name.
 from jax._src import effects as jax_effects
 
@@ -258,6 +261,11 @@ def trace_closed(fun: Callable, avals: Sequence[Aval], debug_info: Any) -> Jaxpr
     """Trace a function of flat arguments that returns a flat list; constants stay inside."""
     in_avals = pack_trees((tuple(flatten_tree(aval) for aval in avals), {}))
     return pe.trace_to_jaxpr(fun, in_avals, debug_info)[0]
+
+
+def traced_for(jaxpr: Jaxpr) -> str:
+    """For which purpose a jaxpr was traced, by its debug info."""
+    return open_jaxpr(jaxpr).debug_info.traced_for
 
 
 def without_names(jaxpr: Jaxpr) -> Any:
@@ -782,9 +790,11 @@ def _discharge_before_0_12(
     return rule(DischargeContext(in_avals, should, discharge), *args, **params)
 
 
-def writes_refs(jaxpr: Jaxpr) -> bool:
-    """Whether a jaxpr writes to a Ref among its inputs."""
-    return any(isinstance(e, (WriteEffect, AccumEffect)) for e in jaxpr.effects)
+def written_inputs(jaxpr: Jaxpr) -> list[bool]:
+    """Which inputs of a jaxpr are Refs that it writes to."""
+    effects = positional_effects(jaxpr)
+    written = {e.input for e in effects if isinstance(e, (WriteEffect, AccumEffect))}
+    return [i in written for i in range(len(jaxpr.in_avals))]
 
 
 # ---------------------------------------------------------------- types
@@ -818,6 +828,34 @@ def callback_effects(effects: Any) -> list[Any]:
     """The effects of `io_callback`, which changes the world outside and must run exactly once."""
     kinds = (_callback._IOEffect, _callback._OrderedIOEffect)
     return [e for e in effects if e in kinds]
+
+
+def is_debugging(effect: Any) -> bool:
+    """Whether an effect is that of `jax.debug`: it may be dropped, repeated and reordered."""
+    return isinstance(effect, (_debugging.DebugEffect, _debugging.OrderedDebugEffect))
+
+
+def without_debugging(jaxpr: Any) -> Any:
+    """A jaxpr, open or closed, without the callbacks of `jax.debug` in it, also deep inside."""
+    if not any(map(is_debugging, jaxpr.effects)):
+        return jaxpr
+    inner = open_jaxpr(jaxpr)
+
+    def strip(eqn: JaxprEqn) -> JaxprEqn:
+        params = map_parameters(
+            lambda value: without_debugging(value) if is_jaxpr(value) else value, eqn.params
+        )
+        return eqn.replace(params=params, effects=_without_debug_effects(eqn.effects))
+
+    eqns = [
+        strip(eqn) for eqn in inner.eqns if eqn.outvars or not all(map(is_debugging, eqn.effects))
+    ]
+    new_inner = inner.replace(eqns=eqns, effects=_without_debug_effects(inner.effects))
+    return new_inner if inner is jaxpr else jaxpr.replace(jaxpr=new_inner)
+
+
+def _without_debug_effects(effects: Any) -> set[Any]:
+    return {effect for effect in effects if not is_debugging(effect)}
 
 
 Effect = jax_effects.Effect
@@ -1005,6 +1043,28 @@ register_lowering = mlir.register_lowering
 
 
 apply_primitive = dispatch.apply_primitive
+
+
+class _WithRepeatedInputs(NamedTuple):
+    """Stands for a primitive whose input `i` is argument `positions[i]`."""
+
+    primitive: Primitive
+    positions: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return self.primitive.name
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        return self.primitive.bind(*(args[i] for i in self.positions), **params)
+
+
+def apply_primitive_to_refs(primitive: Primitive, *args: Any, **params: Any) -> Any:
+    """`apply_primitive` where a Ref may occur twice among the arguments, which jit refuses."""
+    first: dict[int, int] = {}
+    positions = tuple(first.setdefault(id(x), len(first)) for x in args)
+    distinct = {id(x): x for x in args}.values()
+    return dispatch.apply_primitive(_WithRepeatedInputs(primitive, positions), *distinct, **params)
 
 
 def uninitialised(prefix: tuple[Any, ...], aval: Aval) -> Any:

@@ -5,7 +5,7 @@
     while any(running):
         last = select(running, carry, last)
         carry = select(running, body(last), carry)
-        running = cond(carry)
+        running = running and cond(carry)
 
 The checks of a batched body look at all lanes at once, so a lane that is done must not be shown to
 the body as it ended: one step more may well divide by zero. It runs its last step again instead,
@@ -25,7 +25,7 @@ from jax import lax
 from loops import _jax
 from loops.passes.freeze_lanes import select_lanes
 from loops.primitives.layout import split_while_inputs
-from loops.primitives.while_loop import while_of_functions
+from loops.primitives.while_loop import LANES_WRITTEN_OUT, while_of_functions
 
 # For each axis of the predicate the axis of another array that is the same lanes', or None.
 LaneAxes = tuple[int | None, ...]
@@ -83,7 +83,8 @@ def repeat_last_step_in_finished_lanes(
         last = select_each(running, carry, last)
         stepped = _jax.call_jaxpr(body_jaxpr, *body_consts, *last)
         carry = select_each(running, stepped, carry)
-        return [*_jax.call_jaxpr(cond_jaxpr, *cond_consts, *carry), *last, *carry]
+        (holds,) = _jax.call_jaxpr(cond_jaxpr, *cond_consts, *carry)
+        return [running & holds, *last, *carry]
 
     _, *state = while_of_functions(any_running, body, [running, *state])
     return state[num_carry:]
@@ -179,15 +180,13 @@ def _with_axis(axes: LaneAxes, new: int | None, is_lane_axis: bool) -> LaneAxes:
     return (new, *moved) if is_lane_axis else moved
 
 
-def refuse_lanes_batched_without_checks(cond_jaxpr: Any) -> None:
+def refuse_lanes_batched_without_checks(body_jaxpr: Any) -> None:
     """Raise for a loop over lanes that was traced, and kept by a cache, before checkify was there.
 
-    Such a loop has one predicate, which asks whether any lane runs.
+    Such a loop has one predicate, and does not say which of its lanes are done.
     """
-    for eqn in _jax.open_jaxpr(cond_jaxpr).eqns:
-        called = eqn.params.get("call_jaxpr")
-        if called is not None and any(b.out_axes == (0,) for b in _jax.batchings(called)):
-            raise _refusal("it was traced before without checkify, and jax.clear_caches() helps")
+    if _jax.traced_for(body_jaxpr) == LANES_WRITTEN_OUT:
+        raise _refusal("it was traced before without checkify, and jax.clear_caches() helps")
 
 
 def _refusal(reason: str) -> NotImplementedError:

@@ -107,7 +107,7 @@ def while_checks(
     num_cond_errors, num_errors = cond.error_tree.num_leaves, checked.error_tree.num_leaves
     has_lanes = bool(cond_jaxpr.out_avals[0].shape)
     if num_cond_errors or num_errors:
-        refuse_lanes_batched_without_checks(cond_jaxpr)
+        refuse_lanes_batched_without_checks(body_jaxpr)
     if num_cond_errors or (has_lanes and num_errors):
         params = {
             "cond_jaxpr": cond_jaxpr,

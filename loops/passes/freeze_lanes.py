@@ -1,8 +1,12 @@
 """A while loop over lanes, each with its own predicate, as a loop with one predicate.
 
-while any(cond(carry)):
-    running = cond(carry)
+running = cond(carry)
+while any(running):
     carry = select(running, body(carry), carry)
+    running = running and cond(carry)
+
+The condition is computed once before the loop and once a step, as often as before: it may have
+effects, and a loop that computed it in its condition and again in its body would take longer.
 """
 
 from __future__ import annotations
@@ -22,20 +26,20 @@ def freeze_finished_lanes(
     """Run the loop until no lane's predicate holds; a lane's carry never changes after its end."""
     cond_consts, body_consts, init = split_while_inputs(args, cond_nconsts, body_nconsts)
 
-    def lanes_running(carry: tuple[Any, ...]) -> Any:
-        (running,) = _jax.call_jaxpr(cond_jaxpr, *cond_consts, *carry)
-        return running
+    def holds_in_lanes(carry: list[Any]) -> Any:
+        (predicate,) = _jax.call_jaxpr(cond_jaxpr, *cond_consts, *carry)
+        return predicate
 
-    def cond(*carry: Any) -> Any:
-        running = lanes_running(carry)
+    def any_runs(running: Any, *_: Any) -> Any:
         return lax.reduce_or(running, tuple(range(running.ndim)))
 
-    def body(*carry: Any) -> list[Any]:
-        running = lanes_running(carry)
+    def step(running: Any, *carry: Any) -> list[Any]:
         stepped = _jax.call_jaxpr(body_jaxpr, *body_consts, *carry)
-        return [select_lanes(running, new, old) for new, old in zip(stepped, carry, strict=True)]
+        new = [select_lanes(running, *each) for each in zip(stepped, carry, strict=True)]
+        return [running & holds_in_lanes(new), *new]
 
-    return while_of_functions(cond, body, init)
+    _, *final = while_of_functions(any_runs, step, [holds_in_lanes(init), *init])
+    return final
 
 
 def select_lanes(running: Any, new: Any, old: Any) -> Any:

@@ -22,6 +22,9 @@ from loops import _jax
 from loops.equal_programs import first_equal_program
 from loops.primitives.layout import split_while_inputs
 
+# What is noted in a loop with one predicate that stands for a loop over lanes.
+LANES_WRITTEN_OUT = "while over lanes"
+
 while_p = _jax.Primitive("while")
 while_p.multiple_results = True
 
@@ -55,14 +58,15 @@ def while_effects(cond_jaxpr: Any, cond_nconsts: int, body_jaxpr: Any, body_ncon
 
 
 def while_of_functions(
-    cond: Callable[..., Any], body: Callable[..., Any], init: list[Any]
+    cond: Callable[..., Any], body: Callable[..., Any], init: list[Any], what: str = "while"
 ) -> list[Any]:
-    """Trace two functions of the flat carry and bind them. Their types are taken on trust."""
+    """Trace two functions of the flat carry and bind them. Their types are taken on trust.
+
+    `what` is noted in the debug info of both jaxprs.
+    """
     avals = [jax.typeof(x) for x in init]
-    cond_traced = _jax.trace_flat(
-        lambda *c: [cond(*c)], avals, _jax.debug_info("while", cond, *init)
-    )
-    body_traced = _jax.trace_flat(body, avals, _jax.debug_info("while", body, *init))
+    cond_traced = _jax.trace_flat(lambda *c: [cond(*c)], avals, _jax.debug_info(what, cond, *init))
+    body_traced = _jax.trace_flat(body, avals, _jax.debug_info(what, body, *init))
     return while_p.bind(
         *cond_traced.consts,
         *body_traced.consts,

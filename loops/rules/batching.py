@@ -26,7 +26,7 @@ from loops.primitives.layout import (
     split_while_inputs,
 )
 from loops.primitives.scan import scan_p
-from loops.primitives.while_loop import while_of_functions, while_p
+from loops.primitives.while_loop import LANES_WRITTEN_OUT, while_of_functions, while_p
 from loops.rules.fixpoint import grow_to_fixpoint
 from loops.rules.lanes_of_refs import MovedRefs, move_lanes_of_refs
 
@@ -279,14 +279,16 @@ def _bind_with_shared_carry(
 ) -> tuple[list[Any], list[int | None]]:
     """Bind a loop whose lanes end at different steps and share a part of the carry: a counter.
 
-    What depends on no lane runs on as one value for all, until the last lane is done; a lane that
-    is done looks at it no more. What it was at a lane's last step is kept beside it, and falls away
-    where nobody asks for it:
+    What depends on no lane runs on as one value for all, until the last lane is done. What it was
+    at a lane's last step is kept beside it, and falls away where nobody asks for it. A lane that is
+    done looks at it no more: a condition that asks for one value of a counter may hold again later.
 
-        while any(running := cond(shared, own)):
+        running = cond(shared, own)
+        while any(running):
             new_shared, new_own = body(shared, own)
             own, last = select(running, (new_own, new_shared), (own, last))
             shared = new_shared
+            running = running and cond(shared, own)
     """
     carry_axes = [0 if b else None for b in carry_batched]
     body_jaxpr = _jax.batch_jaxpr_to_axes(
@@ -300,27 +302,28 @@ def _bind_with_shared_carry(
     def for_each_lane(shared: Sequence[Any]) -> list[Any]:
         return [_jax.broadcast_along(x, axis, 0) for x in shared]
 
-    def running_lanes(carry: Sequence[Any]) -> Any:
-        (running,) = _jax.call_jaxpr(cond_jaxpr, *loop.inputs.cond_consts, *carry)
-        return running
+    def holds_in_lanes(carry: Sequence[Any]) -> Any:
+        (predicate,) = _jax.call_jaxpr(cond_jaxpr, *loop.inputs.cond_consts, *carry)
+        return predicate
 
     def any_runs(*state: Any) -> Any:
-        return lax.reduce_or(running_lanes(state[:num_carry]), (0,))
+        return lax.reduce_or(state[-1], (0,))
 
     def step(*state: Any) -> list[Any]:
-        carry, last = state[:num_carry], state[num_carry:]
-        running = running_lanes(carry)
+        carry, last, (running,) = cut(state, [num_carry, len(state) - num_carry - 1])
         stepped = _jax.call_jaxpr(body_jaxpr, *loop.inputs.body_consts, *carry)
         new_carry = [
             select_lanes(running, new, old) if is_batched else new
             for is_batched, new, old in zip(carry_batched, stepped, carry, strict=True)
         ]
         shared = for_each_lane(partition(carry_batched, stepped)[0])
-        return [*new_carry, *(select_lanes(running, *each) for each in zip(shared, last))]
+        new_last = [select_lanes(running, *each) for each in zip(shared, last, strict=True)]
+        return [*new_carry, *new_last, running & holds_in_lanes(new_carry)]
 
     init = move_axes(axis, loop.inputs.carry, loop.dims.carry, carry_axes)
     last = for_each_lane(partition(carry_batched, init)[0])
-    outputs = while_of_functions(any_runs, step, [*init, *last])
+    state = [*init, *last, holds_in_lanes(init)]
+    *outputs, _ = while_of_functions(any_runs, step, state, LANES_WRITTEN_OUT)
     own = partition(carry_batched, outputs[:num_carry])[1]
     return merge(carry_batched, outputs[num_carry:], own), [0] * num_carry
 

@@ -23,6 +23,49 @@ def test_each_lane_keeps_what_it_had_at_its_last_step(wrap):
     assert [2.0, 16.0, 1.0, 8.0] == jnp.asarray(x).tolist()
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_lane_that_is_done_never_runs_again(wrap):
+    """A condition that holds again when the shared counter has moved on starts no lane anew."""
+
+    def run(n):
+        return loops.while_loop(lambda s: s[0] != n, lambda s: (s[0] + 1, s[1] * 2), (0, 1.0))
+
+    count, x = wrap(jax.vmap(run))(STEPS)
+
+    assert [1, 4, 0, 3] == count.tolist()
+    assert [2.0, 16.0, 1.0, 8.0] == jnp.asarray(x).tolist()
+
+
+def test_a_lane_that_is_done_is_not_started_by_another():
+    """A condition that looks at other lanes starts no lane anew that it has ended."""
+
+    def run(x):
+        def cond(s):
+            others = jax.lax.psum(s, "lanes") - s
+            return jnp.where(jax.lax.axis_index("lanes") == 0, s < 3, others >= 2)
+
+        return loops.while_loop(cond, lambda s: s + 1, x)
+
+    assert [3, 0] == jax.vmap(run, axis_name="lanes")(jnp.array([0, 0])).tolist()
+
+
+def test_a_condition_has_its_effects_once_a_step():
+    """A print in the condition of two lanes comes as often as the condition is asked for."""
+    asked = []
+
+    def run(n):
+        def cond(i):
+            jax.debug.callback(lambda i: asked.append(int(i)), i, ordered=True)
+            return i < n
+
+        return loops.while_loop(cond, lambda i: i + 1, n * 0)
+
+    jax.block_until_ready(jax.vmap(run)(jnp.array([1, 2])))
+    jax.effects_barrier()
+
+    assert [0, 0, 1, 1, 1, 2] == asked
+
+
 def test_a_counter_that_depends_on_no_lane_stays_a_scalar():
     """The body reads and adds to one counter, and nothing is gathered lane by lane."""
     rows = jnp.ones((4, 6))
