@@ -1,6 +1,7 @@
 """The example of loops that end when they are done: its numbers against closed forms."""
 
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -143,7 +144,8 @@ class TestSolver:
         problem = ode.Problem(lambda t, y, k: k * y * jnp.cos(t), 0.9, jnp.float64(1), 1.0)
         state = ode.start(problem, jnp.ones(1))
         errors = [
-            abs(ode.attempt(problem, state, h).y[0] - np.exp(0.9 * np.sin(h))) for h in (0.1, 0.05)
+            abs(ode.attempt(problem, state, jnp.float64(h)).y[0] - np.exp(0.9 * np.sin(h)))
+            for h in (0.1, 0.05)
         ]
 
         assert 14 < float(errors[0] / errors[1]) < 18
@@ -186,7 +188,7 @@ ORBIT = (0.8, 0.6)
 
 def angle(orbit, guess=3.0):
     """Solve Kepler's equation."""
-    return newton.find_root(kepler, guess, orbit)
+    return newton.find_root(kepler, jnp.asarray(guess), orbit)
 
 
 def implicit_derivatives(root, orbit):
@@ -255,7 +257,8 @@ def test_picture():
     figure = picture.draw(["a", "b"], column, column, table, table, table)
 
     left, right = figure.axes
-    assert [len(line.get_xdata()) for line in left.lines] == [5, 5]
+    assert [np.size(line.get_xdata()) for line in left.lines] == [5, 5]
     assert [line.get_marker() for line in right.lines] == ["None", "o", "x"] * 2
-    figure.canvas.draw()
-    assert len(np.unique(np.asarray(figure.canvas.buffer_rgba())[..., :3])) > 50
+    canvas: Any = figure.canvas
+    canvas.draw()
+    assert len(np.unique(np.asarray(canvas.buffer_rgba())[..., :3])) > 50
