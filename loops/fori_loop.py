@@ -120,7 +120,11 @@ def _by_scan(
     """Run a known number of steps with the index as the first part of the carry."""
     unroll = False if unroll is None else unroll
     length = bounds.length
-    if bound.max_steps is not None and isinstance(length, int) and length > bound.max_steps:
+    if bound.max_steps is not None and not isinstance(length, int):
+        raise NotImplementedError(
+            f"fori_loop: `max_steps` needs a number of steps that is no symbolic dimension: {length}."
+        )
+    if bound.max_steps is not None and length > bound.max_steps:
         length = bound.max_steps
         ask_whether_cut_off("fori_loop", length, lambda: True)
     init = (bounds.lower, init_val)

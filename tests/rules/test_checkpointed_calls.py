@@ -101,3 +101,17 @@ def test_until_that_closes_over_a_traced_value():
 
     assert float(total) == 3
     assert before.tolist() == [0, 1, 2, 0, 0]
+
+
+def test_max_steps_of_a_symbolic_number_of_steps():
+    """A bound that could not be kept is refused, not passed over."""
+    (size,) = jax.export.symbolic_shape("size")
+    xs = jax.ShapeDtypeStruct((size,), jnp.float32)
+
+    def total(xs):
+        return loops.fori_loop(0, xs.shape[0], lambda i, c: c + xs[i], 0.0, max_steps=2)
+
+    with pytest.raises(
+        NotImplementedError, match="`max_steps` needs .* no symbolic dimension: size"
+    ):
+        jax.export.export(jax.jit(total))(xs)
