@@ -120,13 +120,8 @@ def _by_scan(
     """Run a known number of steps with the index as the first part of the carry."""
     unroll = False if unroll is None else unroll
     length = bounds.length
-    if bound.max_steps is not None and not isinstance(length, int):
-        raise NotImplementedError(
-            f"fori_loop: `max_steps` needs a number of steps that is no symbolic dimension: {length}."
-        )
-    if bound.max_steps is not None and length > bound.max_steps:
-        length = bound.max_steps
-        ask_whether_cut_off("fori_loop", length, lambda: True)
+    if bound.max_steps is not None:
+        length = _at_most(bound.max_steps, length)
     init = (bounds.lower, init_val)
     early = EarlyEnd(bound.checkpoints)
     written = partial(_written, body_fun, bounds, slot=1)
@@ -134,6 +129,18 @@ def _by_scan(
         fori_scan_body(body_fun), init, None, length, False, unroll, debug, 1, early, written
     )
     return value
+
+
+def _at_most(max_steps: int, length: Any) -> int:
+    """The number of steps to run of those that there should be; a warning if some are left out."""
+    if not isinstance(length, int):
+        raise NotImplementedError(
+            "fori_loop: `max_steps` needs bounds that are no symbolic dimensions; the loop has "
+            f"{length} steps."
+        )
+    if length > max_steps:
+        ask_whether_cut_off("fori_loop", max_steps, lambda: True)
+    return min(length, max_steps)
 
 
 def _by_count(

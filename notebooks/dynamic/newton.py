@@ -19,7 +19,7 @@ class State(NamedTuple):
 
 def find_root(
     function: Callable[[Array, Any], Array],
-    guess: Array,
+    guess: Array | float,
     parameters: Any,
     *,
     tolerance: float = 1e-8,
@@ -54,5 +54,5 @@ def find_root(
         is_settled = (state.settled > 0) | (jnp.abs(move) <= tolerance * (1 + jnp.abs(x)))
         return State(x, state.settled + is_settled.astype(jnp.int32))
 
-    start = State(guess, jnp.int32(0))
+    start = State(jnp.asarray(guess), jnp.int32(0))
     return loops.while_loop(lambda s: s.settled <= extra, step, start, max_steps=max_steps).x

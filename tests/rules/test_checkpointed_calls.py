@@ -111,7 +111,5 @@ def test_max_steps_of_a_symbolic_number_of_steps():
     def total(xs):
         return loops.fori_loop(0, xs.shape[0], lambda i, c: c + xs[i], 0.0, max_steps=2)
 
-    with pytest.raises(
-        NotImplementedError, match="`max_steps` needs .* no symbolic dimension: size"
-    ):
+    with pytest.raises(NotImplementedError, match="no symbolic dimensions; the loop has size"):
         jax.export.export(jax.jit(total))(xs)
