@@ -171,7 +171,7 @@ def plan_online(steps: int, slots: int) -> Plan:
 
     Example:
       >>> plan_online(1000, 3).extra_advances, plan_reversal(1000, 3).extra_advances
-      (11359, 11172)
+      (11698, 11172)
     """
     states = list(online.states(steps, slots))
     primal: list[Action] = [Store(0, 0)]
