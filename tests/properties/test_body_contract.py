@@ -1,5 +1,7 @@
 """`assert_carry_contract` passes good bodies, and finds each way in which one can be bad."""
 
+from typing import Any
+
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -20,9 +22,9 @@ floats = inits(FLOAT)
 rows = xs(FLOAT)
 
 
-def fails(body, error=AssertionError, **options):
+def fails(body, error: Any = AssertionError, **options: Any) -> Any:
     """The error that a body gets."""
-    options = {"carries": floats, "xs": rows} | options
+    options = {"carries": floats, "xs": rows, **options}
     with pytest.raises(error) as caught:
         assert_carry_contract(body, **options)
     return caught.value
