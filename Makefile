@@ -5,7 +5,7 @@
 #   VENV     where the environment lives                       make test VENV=.venv-3.13 ...
 #   JAX      another JAX than the newest that fits             make test JAX="jax==0.10.2 jaxlib==0.10.2"
 #   WORKERS  how many processes run the tests                  make test WORKERS=4
-#   N        how many programs to fuzz with            make fuzz N=10000 SEED=0
+#   N        how many programs to fuzz with, from SEED         make fuzz N=10000 SEED=0
 #   ARGS     handed to pytest or to the benchmarks             make test ARGS="-k lesson"
 
 PYTHON ?= python3
