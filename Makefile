@@ -5,6 +5,7 @@
 #   VENV     where the environment lives                       make test VENV=.venv-3.13 ...
 #   JAX      another JAX than the newest that fits             make test JAX="jax==0.10.2 jaxlib==0.10.2"
 #   WORKERS  how many processes run the tests                  make test WORKERS=4
+#   N        how many programs to fuzz with, from SEED         make fuzz N=10000 SEED=0
 #   ARGS     handed to pytest or to the benchmarks             make test ARGS="-k lesson"
 
 PYTHON ?= python3
@@ -14,12 +15,15 @@ JAX ?=
 # tests take half the time. More of them on a small machine only wait for each other.
 WORKERS ?= 2
 ARGS ?=
+N ?= 1000
+SEED ?= 0
+START ?= 0
 
 BIN := $(VENV)/bin
 # The stamp says for which JAX the environment was installed, so that another wish installs again.
 STAMP := $(VENV)/.installed$(if $(JAX),-$(shell printf %s '$(JAX)' | tr -c 'A-Za-z0-9.' '-'))
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench fuzz clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -44,6 +48,9 @@ bench: $(STAMP)  ## our times beside jax.lax's, and Equinox's where that can be 
 	@$(BIN)/python -c 'import equinox' 2>/dev/null || \
 	  $(BIN)/python -m pip install -qq --disable-pip-version-check '.[bench]' || true
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+fuzz: $(STAMP)  ## N random programs on our loops, JAX's and Python's, from SEED; START goes on
+	@$(BIN)/python -m tests.properties.fuzz --programs $(N) --seed $(SEED) --start $(START)
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .hypothesis .ruff_cache

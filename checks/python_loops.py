@@ -156,7 +156,7 @@ def _check_structure(before: Pytree, after: Pytree) -> None:
 def _promoted(before: jax.ShapeDtypeStruct, after: Any) -> jax.ShapeDtypeStruct:
     """The type a carry goes in with: a weak one gives way where the dtypes differ."""
     if before.weak_type and before.dtype != after.dtype:
-        dtype = jnp.promote_types(_PYTHON_TYPES[before.dtype.kind], after.dtype)
+        dtype = jnp.result_type(_PYTHON_TYPES[before.dtype.kind], after.dtype)
         return jax.ShapeDtypeStruct(before.shape, dtype)
     return before
 

@@ -71,6 +71,8 @@ LITERALS = {
     KEY: ("jax.random.key(3)",),
 }
 
+WEAK_LITERALS = {FLOAT: ("0.25", "1"), INT: ("0", "2")}
+
 # What a program with a drift returns for a carry: another type than it took.
 DRIFTED = {
     FLOAT: ("jnp.bfloat16({})", "jnp.stack([{}, {}])", "({},)", "jnp.int32({})"),
@@ -89,6 +91,14 @@ class Sizes(NamedTuple):
     max_steps: int
 
 
+class Choices(NamedTuple):
+    """What a program may have in it."""
+
+    kinds: tuple[str, ...]
+    drift: bool
+    weak_inits: bool
+
+
 @st.composite
 def loop_programs(
     draw: st.DrawFn,
@@ -98,6 +108,7 @@ def loop_programs(
     max_statements: int = 4,
     max_steps: int = 3,
     drift: bool = False,
+    weak_inits: bool = False,
 ) -> Program:
     """Whole programs with at least one loop, which end and can be printed.
 
@@ -109,7 +120,9 @@ def loop_programs(
       max_depth: how deep loops are nested at most, at least 1.
       max_statements: how many statements a block has at most, besides its loop.
       max_steps: how many steps a loop runs at most.
-      drift: whether the body of the last loop may return another type than it took.
+      drift: whether a body may return another type than it took.
+      weak_inits: whether every number that a loop starts with is Python's, so that most loops have
+        to promote; by default some are.
 
     Returns:
       A strategy of `Program`, whose arguments are drawn with it.
@@ -143,7 +156,7 @@ def loop_programs(
     parameters = tuple(f"a{i}" for i in range(len(types)))
     args = tuple(_argument(draw, t) for t in types)
     sizes = Sizes(max_depth, max_statements, max_steps)
-    writer = _Writer(draw, tuple(kinds), sizes, drift)
+    writer = _Writer(draw, Choices(tuple(kinds), drift, weak_inits), sizes)
     block = writer.block(list(zip(parameters, types)), depth=0)
     return Program(parameters, block, args)
 
@@ -167,8 +180,8 @@ Scope = list[tuple[str, str]]  # names and types of the variables that exist, ol
 class _Writer:
     """Draws statements, and knows which names are taken."""
 
-    def __init__(self, draw: st.DrawFn, kinds: tuple[str, ...], sizes: Sizes, drift: bool) -> None:
-        self.draw, self.kinds, self.sizes, self.drift = draw, kinds, sizes, drift
+    def __init__(self, draw: st.DrawFn, choices: Choices, sizes: Sizes) -> None:
+        self.draw, self.choices, self.sizes = draw, choices, sizes
         self.names = 0
         self.loops = 0
 
@@ -248,7 +261,7 @@ class _Writer:
 
     def loop(self, scope: Scope, depth: int) -> list[Any]:
         """A loop, with what must be computed before it."""
-        kind = self.pick(self.kinds)
+        kind = self.pick(self.choices.kinds)
         name = f"loop{self.loops}"
         self.loops += 1
         types = self.draw(st.lists(st.sampled_from(OPERATION_TYPES), min_size=1, max_size=3))
@@ -263,6 +276,8 @@ class _Writer:
 
     def init(self, scope: Scope, type_: str) -> str:
         """A variable or a literal."""
+        if self.choices.weak_inits and type_ in WEAK_LITERALS:
+            return self.pick(WEAK_LITERALS[type_])
         names = [name for name, have in reversed(scope) if have == type_]
         return self.pick([*names, *LITERALS[type_]])
 
@@ -281,7 +296,7 @@ class _Writer:
         value = self.value(scope, type_)
         if type_ == FLOAT and "1" in inits:  # else the integer may come out for a float
             value = f"0.5 * {value}"
-        if self.drift and self.count(0, 4) == 4:
+        if self.choices.drift and self.count(0, 4) == 4:
             return self.pick(DRIFTED[type_]).replace("{}", value)
         return value
 

@@ -1,4 +1,8 @@
-"""Random nests of loops with weak and strong inits, to compare ways of tracing them."""
+"""Random nests of loops with weak and strong inits, to compare ways of tracing them.
+
+They are denser in promotions than the programs of `checks.strategies`: of sixty nests about twenty
+leave a loop unfinished, of a hundred and fifty programs two do.
+"""
 
 import random
 from collections.abc import Callable

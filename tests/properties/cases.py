@@ -54,9 +54,12 @@ def _single(num_args: int) -> st.SearchStrategy[t.Transformation]:
 
 @st.composite
 def cases(draw: st.DrawFn, **options: Any) -> Case:
-    """A program with a transformation; every eighth program may break the contract."""
-    drift = draw(st.integers(0, 7)) == 7
-    program = draw(loop_programs(drift=drift, **options))
+    """A program with a transformation.
+
+    Every eighth program may break the contract, and in every fourth most loops have to promote.
+    """
+    drift, weak_inits = draw(st.integers(0, 7)) == 7, draw(st.integers(0, 3)) == 3
+    program = draw(loop_programs(drift=drift, weak_inits=weak_inits, **options))
     return Case(program, draw(transformations(len(program.parameters))))
 
 
