@@ -3,6 +3,6 @@
 Importing this package registers the rules, those of optional modules when these are loaded.
 """
 
-from loops.interop import checkify, jet, key_reuse, pallas, sparsify
+from loops.interop import checkify, checkpointed, jet, key_reuse, pallas, sparsify
 
-__all__ = ["checkify", "jet", "key_reuse", "pallas", "sparsify"]
+__all__ = ["checkify", "checkpointed", "jet", "key_reuse", "pallas", "sparsify"]

@@ -12,6 +12,8 @@ from typing import Any
 import jax
 
 from loops import _jax
+from loops.interop.checkpointed import written_out
+from loops.primitives.checkpointed_loop import checkpointed_loop_p
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
 
@@ -66,6 +68,9 @@ def _rewrite_equation(eqn: Any) -> Any:
             primitive=_jax.tangent_primitive(jax.lax.scan_p, is_vjp=is_marked),
             params=_jax.lax_scan_params(**params),
         )
+    if eqn.primitive is checkpointed_loop_p:
+        written = written_out([v.aval for v in eqn.invars], eqn.params)
+        return _jax.staged_call_equation(_rewrite(written), eqn.invars, eqn.outvars, eqn)
     if eqn.primitive is while_p:  # JAX's has the same parameters
         return eqn.replace(primitive=jax.lax.while_p, params=params)
     return _jax.with_parameters(eqn, params)
