@@ -41,7 +41,8 @@ def tables_for(slots: int, most_steps: int) -> Tables:
     repetitions = 1
     while repetitions < MOST_REPETITIONS and math.comb(slots + repetitions, slots) < most_steps:
         repetitions += 1
-    columns = repetitions + 4  # a few more than needed: online placement may be off a little
+    # Twice as many as the best plan needs: online, a segment may be longer than it should be.
+    columns = 2 * repetitions + 4
     if slots == 1:  # nothing is ever placed: the repetitions do not matter
         columns = 2
     binomials = [
