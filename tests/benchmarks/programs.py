@@ -175,6 +175,33 @@ def rnn_gradient(loops: Loops) -> Program:
     return Program(jax.grad(loss), (params, normal(steps, batch, inputs), normal(steps, batch, 1)))
 
 
+def in_place_gradient(loops: Loops) -> Program:
+    """The gradient of a recurrence that writes each of 1000 rows of 64 from the two before it."""
+    rows, width = 1000, 64
+
+    def loss(first: Array) -> Array:
+        def body(buffer: Array, k: Array) -> tuple[Array, None]:
+            return buffer.at[k].set(0.6 * buffer[k - 1] + 0.4 * buffer[k - 2]), None
+
+        buffer = jnp.zeros((rows, width), jnp.float32).at[:2].set(first[None])
+        return jnp.sum(loops.scan(body, buffer, jnp.arange(2, rows))[0][-1])
+
+    return Program(jax.grad(loss), (jnp.ones(width, jnp.float32),))
+
+
+def swapped_rows(loops: Loops) -> Program:
+    """Rows of a buffer of 1000 by 64 change places, 1000 times."""
+    rows, width = 1000, 64
+
+    def body(buffer: Array, pair: Array) -> tuple[Array, None]:
+        i, j = pair
+        return buffer.at[i].set(buffer[j]).at[j].set(buffer[i]), None
+
+    pairs = jnp.asarray(np.random.default_rng(0).integers(0, rows, (rows, 2)))
+    buffer = jnp.ones((rows, width), jnp.float32)
+    return Program(lambda buffer, pairs: loops.scan(body, buffer, pairs)[0], (buffer, pairs))
+
+
 def nested_loops(loops: Loops) -> Program:
     """A scan over 300 rows, each with 100 steps of a static fori loop on a vector of eight."""
 

@@ -144,6 +144,8 @@ ROWS: tuple[Row, ...] = (
     timed("run recurrence by fori", RUN, programs.recurrence_by_fori),
     timed("run recurrence by while", RUN, programs.recurrence_by_while),
     timed("run RNN gradient", RUN, programs.rnn_gradient),
+    timed("run gradient of rows in place", RUN, programs.in_place_gradient, limit=1 / 10),
+    timed("run rows that swap", RUN, programs.swapped_rows, limit=1 / 4),
     timed("run nested loops", RUN, programs.nested_loops),
     timed("eager scan, same function", EAGER, programs.eager_scan),
     timed("eager while, same function", EAGER, programs.eager_while),
