@@ -11,7 +11,8 @@ adds the whole of it to the buffer so far. In a loop that is the size of the buf
             sum   = add_any a rows
 
 Neither touches more than the rows, and XLA does both in place where `a` is not read afterwards. A
-sum of many terms is written as the sum of its dense terms and then one update after another.
+sum of many terms is written as the sum of its dense terms and then one update after another. A sum
+of updates alone is left as it is: it fills a buffer with zeros in either form.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ MIN_BUFFER = 256
 
 TIMES_SMALLER = 4
 """So many times smaller than the buffer must an update be, so that it costs less than a sum."""
+
+TIMES_SMALLER_AT_FIXED_PLACE = 16
+"""The same at a fixed place: XLA fuses such a sum with others, as of a state taken apart."""
 
 MAX_INDEX = np.iinfo(np.int32).max
 
@@ -112,26 +116,29 @@ def _is_update(eqn: Any, producers: dict[Any, Any]) -> bool:
     """Whether an equation writes few rows into a large buffer of zeros."""
     if eqn is None:
         return False
+    times_smaller = TIMES_SMALLER
     if eqn.primitive is lax.dynamic_update_slice_p:
         zeros, update = eqn.invars[:2]
     elif eqn.primitive is lax.scatter_add_p:
         zeros, _, update = eqn.invars
     elif eqn.primitive is lax.pad_p and _only_adds_around(eqn.params["padding_config"]):
         update, zeros = eqn.invars
+        times_smaller = TIMES_SMALLER_AT_FIXED_PLACE
     else:
         return False
-    return _is_worth_it(eqn.outvars[0].aval, update.aval) and _is_zero(zeros, producers)
+    is_worth_it = _is_smaller(update.aval, eqn.outvars[0].aval, times_smaller)
+    return is_worth_it and _is_zero(zeros, producers)
 
 
 def _only_adds_around(config: Any) -> bool:
     return all(0 <= low <= MAX_INDEX and high >= 0 and inner == 0 for low, high, inner in config)
 
 
-def _is_worth_it(buffer: Any, update: Any) -> bool:
+def _is_smaller(update: Any, buffer: Any, times: int) -> bool:
     shapes = (*buffer.shape, *update.shape)
     if not all(isinstance(size, int) for size in shapes):  # symbolic sizes can't be compared
         return False
-    return buffer.size >= max(MIN_BUFFER, TIMES_SMALLER * update.size)
+    return buffer.size >= max(MIN_BUFFER, times * update.size)
 
 
 class _Sums:
@@ -157,16 +164,14 @@ class _Sums:
         return _without_unused_zeros(new[::-1], self.outvars) if self.gone else None
 
     def sum_of(self, root: Any) -> list[Any]:
-        """The equations that a sum becomes; its own if none of its terms is an update."""
+        """The equations that a sum becomes: its own, unless it adds updates to a dense term."""
         terms, inner_sums = self.terms(root)
-        updates = [p for term in terms if _is_update(p := self.only_producer(term), self.producers)]
         self.seen.update(map(id, inner_sums))
-        if not updates:
+        updates = [p for term in terms if _is_update(p := self.only_producer(term), self.producers)]
+        if len(updates) in (0, len(terms)):
             return [root]
         made = {v for update in updates for v in update.outvars}
         dense = [term for term in terms if term not in made]
-        if not dense:  # the first update's zeros are the buffer
-            dense, updates = list(updates[0].outvars), updates[1:]
         self.gone.update(map(id, [*inner_sums, *updates]))
         return self.added_up(dense, updates, root)
 

@@ -212,7 +212,7 @@ def _large(jaxpr: Any) -> Iterator[str]:
 
 def copies_in_loops(fun: Callable[..., Any], *args: Any) -> list[str]:
     """The lines of the compiled program that copy a buffer at each step of a loop."""
-    text = jax.jit(fun).lower(*args).compile().as_text()
+    text = jax.jit(fun).lower(*args).compile().as_text() or ""
     bodies = set(re.findall(r"body=%?([\w.\-]+)", text))
     found, current = [], None
     for line in text.splitlines():
