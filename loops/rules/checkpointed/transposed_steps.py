@@ -58,12 +58,10 @@ class TransposedSteps:
             self._cotangents("back"),
             self._values("xs"),
             self._row_cotangents(),
-            self._values("back"),
         ]
-        num_back = len(groups[-1])
 
         def step(*args: Any) -> list[Any]:
-            consts, carry, back_cts, xs, row_cts, back = _cut_like(groups, args)
+            consts, carry, back_cts, xs, row_cts = _cut_like(groups, args)
             return [
                 *_values_of(
                     self.loop.forward_jaxpr,
@@ -71,22 +69,13 @@ class TransposedSteps:
                     [*consts, *carry, *xs],
                     self.linear.carry,
                 ),
-                *self._through_back(consts, carry, back, back_cts, xs, row_cts),
+                *self._through_back(consts, carry, back_cts, xs, row_cts),
             ]
 
         avals = [aval for group in groups for aval in group]
         jaxpr = _jax.trace_closed(step, avals, _jax.without_names(self.loop.forward_jaxpr))
-        if not num_back:
-            return jaxpr
-        keep_inputs = [*[True] * (len(avals) - num_back), *[False] * num_back]
         everything = [True] * len(jaxpr.out_avals)
-        live = _jax.eliminate_dead_code(jaxpr, everything, keep_inputs)
-        if any(live.used_inputs[-num_back:]):
-            raise NotImplementedError(
-                "Second derivative in reverse of a loop with `checkpoints` or `max_steps` whose "
-                "body has a custom_vjp with a backward rule that is not linear in its cotangent."
-            )
-        return live.jaxpr
+        return _jax.eliminate_dead_code(jaxpr, everything, [True] * len(avals)).jaxpr
 
     def _forward_marks(self) -> list[bool]:
         return [*self.linear.consts, *self.linear.carry, *self.linear.xs]
@@ -95,24 +84,38 @@ class TransposedSteps:
         self,
         consts: list[Any],
         carry: list[Any],
-        back: list[Any],
         back_cts: list[Any],
         xs: list[Any],
         row_cts: list[Any],
     ) -> list[Any]:
-        """The cotangents of `back` before a step back, from those after it."""
+        """The cotangents of `back` before a step back, from those after it.
+
+        No step there knows the values r in `back`. None needs to: a step back is linear in r, and
+        so in r and r' together once all other tangents are zero.
+        """
         if not any(self.linear.back):
             return []
         accumulators = [_jax.ValAccum(aval) for aval in self._cotangents("back")]
+        ignored = [_jax.NullAccum(aval.to_ct_aval()) for aval in self._values("back")]
         values = [
-            *merge(self.linear.consts, consts, self._ignored("consts")),
-            *merge(self.linear.carry, carry, self._ignored("carry")),
-            *merge(self.linear.back, back, accumulators),
-            *merge(self.linear.xs, xs, self._ignored("xs")),
+            *merge(self.linear.consts, consts, self._zeros("consts")),
+            *merge(self.linear.carry, carry, self._zeros("carry")),
+            *merge(self.linear.back, ignored, accumulators),
+            *merge(self.linear.xs, xs, self._zeros("xs")),
         ]
-        rows = row_cts[len(self.ys) :]
-        _pull_back(self.loop.backward_jaxpr, values, [*self._back_cts(back_cts), *rows])
+        cotangents = [*self._back_cts(back_cts), *row_cts[len(self.ys) :]]
+        try:
+            _pull_back(self.loop.backward_jaxpr, values, cotangents)
+        except (AssertionError, NotImplementedError) as error:
+            raise NotImplementedError(
+                "Second derivative in reverse of a loop with `checkpoints` or `max_steps` whose "
+                "body has a custom_vjp with a backward rule that is not linear in its cotangent."
+            ) from error
         return [_jax.instantiate_zeros(acc.freeze()) for acc in accumulators]
+
+    def _zeros(self, group: str) -> list[Any]:
+        linear = partition(getattr(self.linear, group), self._avals[group])[1]
+        return [_jax.zeros_like_aval(aval) for aval in linear]
 
     def _ignored(self, group: str) -> list[Any]:
         return [_jax.NullAccum(aval) for aval in self._cotangents(group)]
