@@ -14,8 +14,8 @@ from loops.primitives.checkpointed_loop import Loop, LoopInputs, checkpointed_lo
 from loops.rules.checkpointed.forward_mode import JvpOfLoop, inputs_with_tangents, jvp_of_loop
 from loops.rules.checkpointed.partial_evaluation import (
     KnownHalf,
-    divide_cache,
     inputs_of_later_half,
+    run_known_half,
     split_loop,
     unknown_outputs_of,
 )
@@ -31,13 +31,9 @@ def checkpointed_loop_linearize(
     split = split_loop(jvp.loop, _marks_of_tangents(loop, jvp), record=is_vjp)
     if split is None:
         raise TypeError("checkpointed_loop: a number of steps, or what is recorded, has a tangent")
-    recorded = None if split.recorded is None else split.recorded[: loop.num_carry]
-    outputs = loop._replace(recorded=recorded).bind(loop.inputs(primals))
-    before, for_later = divide_cache(
-        recorded, loop.recorded, split.needed[: loop.num_carry], outputs.cache
-    )
-    primals_out = outputs._replace(cache=before).flat()
-    nonzeros_out = jvp.nonzeros_out.flat()
+    known_inputs = inputs_with_tangents(jvp, loop.inputs(primals), loop.inputs(primals))
+    known = run_known_half(jvp.loop, split, known_inputs)
+    primals_out, nonzeros_out = known.outputs, jvp.nonzeros_out.flat()
 
     def tangent_fun(residuals: list[Any], _: Any, *tangents: Any) -> list[Any]:
         steps, values = residuals[0], loop.inputs(residuals[1 : 1 + len(primals)])
@@ -46,7 +42,7 @@ def checkpointed_loop_linearize(
         later = split.later.loop.bind(inputs_of_later_half(split, inputs, known))
         return tangents_out(nonzeros_out, unknown_outputs_of(split, later), primals_out)
 
-    residuals = [outputs.steps, *primals, *for_later]
+    residuals = [known.steps, *primals, *known.cache]
     return _jax.linearize_result(primals_out, nonzeros_out, residuals, None, tangent_fun)
 
 
