@@ -386,6 +386,13 @@ def call_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:
     return _call_p.bind(*args, **{_call_parameter: jaxpr})
 
 
+def called_jaxpr(eqn: JaxprEqn) -> Jaxpr | None:
+    """The jaxpr of an equation of `call_jaxpr` or `staged_call_equation`, else None."""
+    if eqn.primitive is _call_p:
+        return eqn.params[_call_parameter]
+    return eqn.params["call_jaxpr"] if eqn.primitive is staged_call_p else None
+
+
 def evaluate_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:
     """Evaluate a jaxpr equation by equation."""
     return core.jaxpr_as_fun(jaxpr)(*args)

@@ -1,6 +1,7 @@
 """Interpreters that know plain loops get a checkpointed one written out as such loops.
 
-What they do is then done to the loops that run: the checks of checkify are those of each step.
+What they do is then done to the loops that run: the checks of checkify are those of each step, the
+terms of jet ride through them, and sparse arrays are constants, carry and xs of theirs.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import jax
 
 from loops import _jax
 from loops.interop.checkify import call_checks
-from loops.interop.when_imported import when_imported
+from loops.passes.inline_calls import without_calls
 from loops.primitives.checkpointed_loop import checkpointed_loop_p
 from loops.primitives.checkpointed_lowering import run_checkpointed_loop
 
 
 def written_out(avals: Sequence[Any], params: dict[str, Any]) -> Any:
     """A checkpointed loop as a jaxpr with plain loops: [*inputs] -> [*outputs]."""
-    return _jax.trace_closed(
-        lambda *args: run_checkpointed_loop(*args, **params),
-        list(avals),
-        _jax.without_names(params["forward_jaxpr"]),
-    )
+
+    def run(*args: Any) -> list[Any]:
+        return run_checkpointed_loop(*args, **params)
+
+    names = _jax.without_names(params["forward_jaxpr"])
+    return without_calls(_jax.trace_closed(run, list(avals), names))
 
 
 def checkpointed_loop_checks(
@@ -35,17 +37,3 @@ def checkpointed_loop_checks(
 
 
 _jax.register_error_check(checkpointed_loop_p, checkpointed_loop_checks)
-
-
-def _refuse_jet(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError(
-        "jet of a loop with `checkpoints`, `max_steps` or `until`. Leave these arguments out: jet "
-        "goes forwards and stores nothing."
-    )
-
-
-def _register(jet: Any) -> None:
-    jet.jet_rules[checkpointed_loop_p] = _refuse_jet
-
-
-when_imported("jax.experimental.jet", _register)

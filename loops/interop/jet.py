@@ -22,7 +22,9 @@ import jax
 import jax.numpy as jnp
 
 from loops import _jax
+from loops.interop.checkpointed import written_out
 from loops.interop.when_imported import when_imported
+from loops.primitives.checkpointed_loop import checkpointed_loop_p
 from loops.primitives.layout import cut, keep, merge, partition
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
@@ -93,6 +95,15 @@ def while_jet(
     )
     expansion = _collect(outputs, body_jaxpr.out_avals, (num_carry,), order)
     return _results(jet, expansion, body_jaxpr.out_avals)
+
+
+def checkpointed_jet(
+    jet: Any, primals: Sequence[Any], series: Sequence[Sequence[Any]], **params: Any
+) -> tuple[list[Any], list[Any]]:
+    """Run the plain loops that a checkpointed one is written out as over values and terms."""
+    plain = written_out([jax.typeof(x) for x in primals], params)
+    outputs = _run(plain, jet, _expand(primals, series), len(series[0]))
+    return _results(jet, outputs, plain.out_avals)
 
 
 @_jax.cached_by_jaxpr
@@ -183,6 +194,7 @@ def _collect(flat: Sequence[Any], avals: Sequence[Any], sizes: Sizes, order: int
 def _register(jet: Any) -> None:
     jet.jet_rules[scan_p] = partial(scan_jet, jet)
     jet.jet_rules[while_p] = partial(while_jet, jet)
+    jet.jet_rules[checkpointed_loop_p] = partial(checkpointed_jet, jet)
 
 
 when_imported("jax.experimental.jet", _register)

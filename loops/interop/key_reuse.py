@@ -16,6 +16,7 @@ from typing import Any
 from jax.errors import KeyReuseError
 
 from loops.interop.when_imported import when_imported
+from loops.primitives.checkpointed_loop import Loop, checkpointed_loop_p
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
 
@@ -50,12 +51,7 @@ def while_keys(checker: Any, eqn: Any) -> Any:
     body_carry = _consumed_carry("while_loop body", body, body_nconsts, num_carry)
     _refuse_kept_carry("while_loop cond", cond_carry.keys(), body)
     _refuse_kept_carry("while_loop body", body_carry.keys(), body)
-    both = cond_carry.keys() & body_carry.keys()
-    if both:
-        raise KeyReuseError(
-            "while_loop cond and body functions both use the same key: each step consumes part "
-            f"{min(both)} of the carry twice. Split it, and carry one for each."
-        )
+    _refuse_both("while_loop", cond_carry.keys() & body_carry.keys())
     return checker.KeyReuseSignature(
         *(checker.Sink(num_consts + i, mask) for i, mask in (cond_carry | body_carry).items()),
         *(source for source in body.sources if source.idx not in cond_carry),
@@ -66,21 +62,69 @@ def while_keys(checker: Any, eqn: Any) -> Any:
     )
 
 
+def checkpointed_keys(checker: Any, eqn: Any) -> Any:
+    """The signature of a checkpointed loop.
+
+    cond: [*consts, *carry] -> [predicate]
+    body: [*consts, *carry, *x] -> [*carry, *y]
+    loop: [limit, *consts, *carry, *xs] -> [steps, *carry, *ys, *cache]
+
+    One with a way back draws the numbers of the way there again, which is no reuse.
+    """
+    loop = Loop(**eqn.params)
+    if loop.backward_jaxpr is not None:
+        return checker.KeyReuseSignature()
+    body = _signature_of(checker, loop.forward_jaxpr)
+    first_x = loop.num_consts + loop.num_carry
+    num_inputs = len(loop.forward_jaxpr.in_avals)
+    rows = {sink.idx: sink.mask for sink in body.sinks if first_x <= sink.idx < num_inputs}
+    body_carry = _consumed_carry(
+        "loop body", body, loop.num_consts, loop.num_carry, may_consume=rows.keys()
+    )
+    _refuse_kept_carry("loop body", body_carry.keys(), body)
+    cond_carry: dict[int, Any] = {}
+    if loop.cond_jaxpr is not None:
+        cond = _signature_of(checker, loop.cond_jaxpr)
+        cond_carry = _consumed_carry("loop cond", cond, loop.num_consts, loop.num_carry)
+        _refuse_kept_carry("loop cond", cond_carry.keys(), body)
+        _refuse_both("loop", cond_carry.keys() & body_carry.keys())
+    consumed = cond_carry | body_carry
+    return checker.KeyReuseSignature(
+        *(checker.Sink(1 + loop.num_consts + i, mask) for i, mask in consumed.items()),
+        *(checker.Sink(1 + i, mask) for i, mask in rows.items()),
+        *(checker.Source(s.idx + 1, s.mask) for s in body.sources if s.idx not in cond_carry),
+        *(checker.Forward(f.in_idx + 1, f.out_idx + 1) for f in body.forwards),
+    )
+
+
 def _signature_of(checker: Any, jaxpr: Any) -> Any:
     return checker.jaxpr_type_signature(jaxpr.jaxpr)
 
 
 def _consumed_carry(
-    function: str, signature: Any, num_consts: int, num_carry: int
+    function: str,
+    signature: Any,
+    num_consts: int,
+    num_carry: int,
+    may_consume: Set[int] = frozenset(),
 ) -> dict[int, Any]:
     """The parts of the carry that a function consumes, and which of the keys in each.
 
-    Raises if it consumes anything else: its other inputs are constants.
+    Raises if it consumes anything else but what it may: its other inputs are constants.
     """
     consumed = {sink.idx - num_consts: sink.mask for sink in signature.sinks}
     carry = {i: mask for i, mask in consumed.items() if 0 <= i < num_carry}
-    _refuse_constants(function, {i + num_consts for i in consumed.keys() - carry.keys()})
+    others = {i + num_consts for i in consumed.keys() - carry.keys()}
+    _refuse_constants(function, others - may_consume)
     return carry
+
+
+def _refuse_both(loop: str, both: Set[int]) -> None:
+    if both:
+        raise KeyReuseError(
+            f"{loop} cond and body functions both use the same key: each step consumes part "
+            f"{min(both)} of the carry twice. Split it, and carry one for each."
+        )
 
 
 def _refuse_constants(function: str, consumed: Set[int]) -> None:
@@ -106,8 +150,11 @@ def _refuse_kept_carry(function: str, consumed: Set[int], body: Any) -> None:
         )
 
 
+RULES = {scan_p: scan_keys, while_p: while_keys, checkpointed_loop_p: checkpointed_keys}
+
+
 def _register(checker: Any) -> None:
-    for primitive, rule in ((scan_p, scan_keys), (while_p, while_keys)):
+    for primitive, rule in RULES.items():
         signature = checker.dynamic_key_reuse_signature(partial(rule, checker))
         checker.key_reuse_signatures[primitive] = signature
 

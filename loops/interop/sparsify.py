@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from loops import _jax
+from loops.interop.checkpointed import written_out
 from loops.interop.when_imported import when_imported
+from loops.primitives.checkpointed_loop import checkpointed_loop_p
 from loops.primitives.layout import (
     split_scan_inputs,
     split_scan_outputs,
@@ -148,6 +150,14 @@ def while_sparse(
     return sparse.arrays_to_spvalues(env, _join_all(carry_forms, outputs))
 
 
+def checkpointed_sparse(sparse: Any, env: Any, *values: Any, **params: Any) -> Any:
+    """Run the plain loops that a checkpointed one is written out as over sparse arrays."""
+    arrays = sparse.spvalues_to_arrays(env, values)
+    plain = written_out([jax.core.ShapedArray(x.shape, x.dtype) for x in arrays], params)
+    outputs = sparse.sparsify(partial(_jax.evaluate_jaxpr, plain))(*arrays)
+    return sparse.arrays_to_spvalues(env, outputs)
+
+
 class SparseJaxpr(NamedTuple):
     """A jaxpr on the parts of sparse arrays, and the forms of what it returns."""
 
@@ -245,6 +255,7 @@ def _register(sparse: Any) -> None:
     for rules in (sparse.sparse_rules_bcoo, sparse.sparse_rules_bcsr):
         rules[scan_p] = partial(scan_sparse, sparse)
         rules[while_p] = partial(while_sparse, sparse)
+        rules[checkpointed_loop_p] = partial(checkpointed_sparse, sparse)
 
 
 when_imported("jax.experimental.sparse.transform", _register)

@@ -26,7 +26,7 @@ from jax import lax
 from jax.core import ShapedArray
 
 from loops import _jax
-from loops.passes.inline_calls import inline_calls
+from loops.passes.inline_calls import called_jaxpr, inline_calls
 
 CALLS = ("jit", "cond", "closed_call", "scan", "while")
 """The primitives whose jaxprs are looked into."""
@@ -88,9 +88,10 @@ def _inside_equation(eqn: Any) -> Any:
 
 
 def _returns_update(call: Any) -> bool:
-    """Whether a jitted function returns zeros with few rows written."""
-    producers = _producers(call.params["jaxpr"].jaxpr.eqns)
-    outputs = _variables(call.params["jaxpr"].jaxpr.outvars)
+    """Whether a called function returns zeros with few rows written."""
+    called = called_jaxpr(call).jaxpr
+    producers = _producers(called.eqns)
+    outputs = _variables(called.outvars)
     return any(_is_update(producers.get(v), producers) for v in outputs)
 
 

@@ -1,4 +1,4 @@
-"""Jitted functions inside a jaxpr written out in line, so that a rewrite sees through them."""
+"""Calls inside a jaxpr written out in line, so that rewrites and interpreters see through them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def inline_calls(jaxpr: Any, is_wanted: Callable[[Any], bool]) -> Any:
     Only calls that ask for nothing of their own (a sharding, say) are replaced. It is the same
     object if there are none.
     """
-    if not any(_is_plain_call(eqn) and is_wanted(eqn) for eqn in jaxpr.jaxpr.eqns):
+    if not any(called_jaxpr(eqn) and is_wanted(eqn) for eqn in jaxpr.jaxpr.eqns):
         return jaxpr
     renamed: dict[Any, Any] = {}
     eqns: list[Any] = []
@@ -27,39 +27,65 @@ def inline_calls(jaxpr: Any, is_wanted: Callable[[Any], bool]) -> Any:
 
     for original in jaxpr.jaxpr.eqns:
         eqn = original.replace(invars=[current(atom) for atom in original.invars])
-        if not (_is_plain_call(eqn) and is_wanted(eqn)):
+        inner = called_jaxpr(eqn)
+        if inner is None or not is_wanted(eqn):
             eqns.append(eqn)
             continue
-        called, outputs = _with_new_variables(eqn)
+        called, outputs = _with_new_variables(inner.jaxpr, eqn.invars)
         eqns.extend(called)
         renamed |= dict(zip(eqn.outvars, outputs, strict=True))
     outvars = [current(atom) for atom in jaxpr.jaxpr.outvars]
     return _jax.with_equations(jaxpr, eqns, outvars)
 
 
-def _is_plain_call(eqn: Any) -> bool:
-    """Whether an equation does nothing but call a pure jaxpr."""
-    if eqn.primitive.name != "jit" or eqn.effects:
-        return False
+@_jax.cached_by_jaxpr
+def without_calls(jaxpr: Any) -> Any:
+    """The same program for interpreters that know no calls but jitted functions.
+
+    All other plain calls are written out in line, in loops, branches and jitted functions too.
+    """
+    before = None
+    while jaxpr is not before:
+        before, jaxpr = jaxpr, inline_calls(jaxpr, lambda eqn: eqn.primitive.name != "jit")
+    return _jax.map_equations(_without_calls_inside, jaxpr)
+
+
+def _without_calls_inside(eqn: Any) -> Any:
+    if eqn.primitive.name not in ("jit", "cond", "scan", "while"):
+        return eqn
+    params = _jax.map_parameters(
+        lambda value: without_calls(value) if _jax.is_closed_jaxpr(value) else value, eqn.params
+    )
+    return _jax.with_parameters(eqn, params)
+
+
+def called_jaxpr(eqn: Any) -> Any:
+    """The jaxpr of an equation that does nothing but call a pure one, else None."""
+    jaxpr = _jax.called_jaxpr(eqn) or (
+        _called_by_plain_jit(eqn) if eqn.primitive.name == "jit" else None
+    )
+    return None if jaxpr is None or jaxpr.consts or eqn.effects else jaxpr
+
+
+def _called_by_plain_jit(eqn: Any) -> Any:
     params = eqn.params
     shardings = (*params["in_shardings"], *params["out_shardings"])
     layouts = (*params["in_layouts"], *params["out_layouts"])
-    return (
-        not params["jaxpr"].consts
-        and all(s is _jax.UNSPECIFIED_SHARDING for s in shardings)
+    is_plain = (
+        all(s is _jax.UNSPECIFIED_SHARDING for s in shardings)
         and all(layout is None for layout in layouts)
         and params["compiler_options_kvs"] == ()
     )
+    return params["jaxpr"] if is_plain else None
 
 
-def _with_new_variables(call: Any) -> tuple[list[Any], list[Any]]:
-    """The equations of a called jaxpr on the inputs of the call, and its outputs.
+def _with_new_variables(inner: Any, args: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The equations of a called jaxpr on the arguments of the call, and its outputs.
 
     A jaxpr may be called twice, so every variable in it gets a new one.
     """
-    inner = call.params["jaxpr"].jaxpr
     new_variable = _jax.variable_maker()
-    names: dict[Any, Any] = dict(zip(inner.invars, call.invars, strict=True))
+    names: dict[Any, Any] = dict(zip(inner.invars, args, strict=True))
 
     def current(atom: Any) -> Any:
         return names[atom] if isinstance(atom, _jax.Var) else atom

@@ -77,5 +77,7 @@ class OnlinePlacement:
         """The steps computed again to reverse segments: r m - C(a + r, a + 1), with a slots."""
         rows = jnp.asarray(self.binomials)[free + 1]
         repetitions = jnp.sum(rows < lengths[:, None], axis=1, dtype=jnp.int32)
-        less = jnp.asarray(self.less)[free + 1, repetitions]
+        # Interpreters that give every array a derivative, as jet does, must be told of none.
+        table = lax.stop_gradient(jnp.asarray(self.less))
+        less = table[free + 1, repetitions]
         return repetitions.astype(jnp.float32) * lengths.astype(jnp.float32) - less

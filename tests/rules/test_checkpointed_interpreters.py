@@ -1,10 +1,17 @@
+"""Loops with few checkpoints under interpreters that are no transformations of JAX."""
+
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import checkify, jet
+from jax import export
+from jax.experimental import checkify, jet, sparse
+from jax.experimental import pallas as pl
 
 import loops
+from tests.helpers.comparison import assert_same
 from tests.helpers.dynamic_loops import DYNAMIC_LOOPS
 
 WEIGHT = np.array([1.1, 0.7, -0.3], np.float32)
@@ -50,8 +57,177 @@ def test_checkify_finds_a_nan_inside(derivative, jit):
     assert error.get() is None
 
 
-def test_jet_is_refused():
-    """Where there is no rule, the message says so and what to do."""
-    fun = lambda x: loops.fori_loop(0, 3, lambda _, c: c * x, x, checkpoints=2)
-    with pytest.raises(NotImplementedError, match="Leave these arguments out"):
-        jet.jet(fun, (jnp.float32(1),), ((jnp.float32(1), jnp.float32(0)),))
+@pytest.mark.parametrize("derivative", [lambda f: f, jax.grad], ids=["value", "gradient"])
+@pytest.mark.parametrize("name", ["scan", "static fori", "until"])
+def test_jet(name, derivative):
+    """Taylor coefficients ride there and back: they are the derivatives along a line."""
+    loop = DYNAMIC_LOOPS[name]
+    along = lambda fun: lambda t: jnp.sum(derivative(fun)(WEIGHT + t, START))
+    _, terms = jet.jet(along(loop.ours), (jnp.float32(0),), ((jnp.float32(1), jnp.float32(0)),))
+    first = jax.grad(along(loop.reference))
+    expected = (first(jnp.float32(0)), jax.grad(first)(jnp.float32(0)))
+    np.testing.assert_allclose(terms, expected, rtol=1e-3)
+
+
+MATRIX = np.float32([[0.0, 0.5, 0.0], [0.3, 0.0, 0.0], [0.0, 0.0, 0.9]])
+SPARSE_LOOPS = {
+    "fori": lambda m, v: loops.fori_loop(0, 3, lambda _, c: m @ c, v, checkpoints=2),
+    "scan": lambda m, v: loops.scan(lambda c, _: (m @ c, c), v, None, 3, checkpoints=2),
+    "while": lambda m, v: loops.while_loop(
+        lambda s: s[0] < 3, lambda s: (s[0] + 1, m @ s[1]), (0, v), checkpoints=2
+    ),
+    "until": lambda m, v: loops.scan(
+        lambda c, _: (m @ c, c), v, None, 5, until=lambda c: c[0] < 0.1
+    ),
+    "carried": lambda m, v: loops.fori_loop(0, 3, lambda _, c: c * 2.0, m, checkpoints=2) @ v,
+}
+
+
+@pytest.mark.parametrize("name", SPARSE_LOOPS)
+def test_sparsify(name):
+    """A sparse array is a constant or a carry of such a loop as of any other."""
+    fun = SPARSE_LOOPS[name]
+    actual = sparse.sparsify(fun)(sparse.BCOO.fromdense(MATRIX), START)
+    assert_same(actual, fun(jnp.asarray(MATRIX), jnp.asarray(START)), weak_types=False)
+
+
+def test_gradients_of_sparse_programs():
+    """A gradient may be taken around the sparse program or be a part of it."""
+    fun, matrix = SPARSE_LOOPS["fori"], sparse.BCOO.fromdense(MATRIX)
+    expected = jax.grad(lambda v: fun(MATRIX, v).sum())(START)
+    around = jax.grad(lambda v: sparse.sparsify(fun)(matrix, v).sum())(START)
+    inside = sparse.sparsify(lambda m, v: jax.grad(lambda v: fun(m, v).sum())(v))(matrix, START)
+    np.testing.assert_allclose(around, expected, rtol=1e-6)
+    np.testing.assert_allclose(inside, expected, rtol=1e-6)
+
+
+def draw(key, total):
+    """A fresh key, and a sum with a number drawn."""
+    key, sub = jax.random.split(key)
+    return key, total + jax.random.uniform(sub)
+
+
+def walk(key, scale=1.0):
+    """A while loop that carries a key and splits it; it ends when the sum is large."""
+
+    def body(state):
+        key, total = draw(*state)
+        return key, total * scale
+
+    init = (key, jnp.float32(0))
+    return loops.while_loop(lambda s: s[1] < 3.0, body, init, checkpoints=2)
+
+
+FRESH = {
+    "carried": walk,
+    "used after the loop": lambda key: jax.random.uniform(walk(key)[0]),
+    "rows": lambda key: loops.scan(
+        lambda c, k: (c + jax.random.uniform(k), None), 0.0, jax.random.split(key, 3), checkpoints=2
+    ),
+    "gradient": lambda key: jax.grad(lambda x: walk(key, x)[1])(1.0),
+}
+REUSED = {
+    "constant": lambda key: loops.fori_loop(
+        0, 3, lambda _, c: c + jax.random.uniform(key), jnp.float32(0), checkpoints=2
+    ),
+    "after the loop": lambda key: (walk(key), jax.random.uniform(key)),
+    "condition": lambda key: loops.while_loop(
+        lambda s: jax.random.uniform(s[0]) < s[1], lambda s: draw(*s), (key, 0.5), checkpoints=2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_fresh_keys(name):
+    """Keys that are split at each step are used once; drawing again on the way back is no reuse."""
+    with jax.debug_key_reuse(True):
+        jax.jit(FRESH[name])(jax.random.key(0))
+
+
+@pytest.mark.parametrize("name", REUSED)
+def test_reused_keys(name):
+    """A key used at every step, or once more after the loop, is found."""
+    with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
+        jax.jit(REUSED[name])(jax.random.key(0))
+
+
+def test_pallas_interpreter():
+    """A kernel that is interpreted may hold such a loop; what it reads of a Ref comes before."""
+
+    def kernel(x_ref, out_ref):
+        step = lambda s: (s[0] + 1, jnp.sin(s[1]))
+        init = (0, x_ref[...])
+        out_ref[...] = loops.while_loop(lambda s: s[0] < 4, step, init, checkpoints=2)[1]
+
+    run = pl.pallas_call(kernel, out_shape=jax.typeof(jnp.asarray(START)), interpret=True)
+    np.testing.assert_allclose(run(START), np.sin(np.sin(np.sin(np.sin(START)))), rtol=1e-6)
+
+
+def test_mutable_arrays_around():
+    """A loop may work on what an array in place holds, and its result may be written there."""
+
+    @jax.jit
+    def run(x):
+        ref = jax.new_ref(x)
+        ref[...] = loops.fori_loop(0, 3, lambda _, c: c * x, ref[...], checkpoints=2)
+        return ref[...]
+
+    assert float(run(np.float32(3))) == 81.0
+
+
+def test_mutable_arrays_inside():
+    """A step that writes in place must not run again, and is refused."""
+
+    @jax.jit
+    def run(x):
+        ref = jax.new_ref(x)
+
+        def step(_, c):
+            ref[...] += c
+            return c * x
+
+        return loops.fori_loop(0, 3, step, x, checkpoints=2)
+
+    with pytest.raises(NotImplementedError, match="must not run again"):
+        run(np.float32(3))
+
+
+CHECKED = {
+    "gradient": jax.grad,
+    "second gradient": lambda f: jax.grad(lambda w, x: jnp.sum(jax.grad(f)(w, x))),
+    "jvp": lambda f: lambda w, x: jax.jvp(f, (w, x), (w, x)),
+    "lanes": lambda f: lambda w, x: jax.vmap(f, (None, 0))(w, jnp.stack([x, -x])),
+}
+
+
+@pytest.mark.parametrize("derivative", CHECKED)
+@pytest.mark.parametrize("name", ["scan", "while"])
+def test_checks_of_jax(name, derivative):
+    """Programs pass JAX's own checks of types and its search for leaked tracers."""
+    fun = DYNAMIC_LOOPS[name].ours
+    for mode in (jax.enable_checks, jax.check_tracer_leaks):
+        jax.clear_caches()
+        with mode(True):
+            jax.jit(CHECKED[derivative](fun)).lower(WEIGHT, START)
+
+
+@pytest.mark.parametrize("name", DYNAMIC_LOOPS)
+def test_export(name):
+    """A gradient is exported, written to bytes and called again; an exported loop has gradients."""
+    fun = DYNAMIC_LOOPS[name].ours
+    jax.clear_caches()  # of what was traced with a callback
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", loops.MaxStepsWarning)
+        program = export.export(jax.jit(fun))(WEIGHT, START).serialize(vjp_order=1)
+        expected = jax.jit(jax.grad(fun))(WEIGHT, START)
+    gradient = jax.grad(export.deserialize(program).call)(WEIGHT, START)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+
+
+def test_donated_arguments():
+    """A compiled program may take the memory of its argument."""
+    fun = DYNAMIC_LOOPS["scan"].ours
+    start = jnp.asarray(START)
+    gradient = jax.jit(jax.grad(fun, 1), donate_argnums=1)(WEIGHT, start)
+    assert start.is_deleted()
+    np.testing.assert_allclose(gradient, jax.grad(fun, 1)(WEIGHT, START), rtol=1e-6)
