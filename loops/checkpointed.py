@@ -11,9 +11,11 @@ import jax.numpy as jnp
 
 from checks.condition import check_predicate
 from loops import _jax
+from loops.passes.hoist_casts import hoist_casts
 from loops.primitives.checkpointed_loop import MAX_STEPS, Loop, LoopInputs, to_host
 from loops.primitives.layout import merge, partition
 from loops.reverse.placement import default_checkpoints
+from loops.varying import vary, varying
 
 
 class StepBound(NamedTuple):
@@ -141,6 +143,7 @@ def bind_checkpointed(flat: FlatLoop, limit: Any, **params: Any) -> tuple[list[A
     forward before: [*body_consts, *carry, *x]                             -> [*carry, *y]
     forward after:  [*cond_consts, *body_consts, *constant, *changing, *x] -> [*changing, *y]
     """
+    flat, limit = _vary_with_steps(flat, limit)
     num_cond, num_body, num_carry = map(len, (flat.cond_consts, flat.body_consts, flat.carry))
     sources = _jax.forwarded_inputs(flat.body_jaxpr)[:num_carry]
     is_constant = [source == num_body + i for i, source in enumerate(sources)]
@@ -180,6 +183,22 @@ def bind_checkpointed(flat: FlatLoop, limit: Any, **params: Any) -> tuple[list[A
     outputs = loop.bind(LoopInputs(limit, consts, values, [], flat.xs, []))
     constants = [jnp.asarray(x) for x in constants]
     return merge(is_constant, outputs.carry, constants), outputs.ys
+
+
+def _vary_with_steps(flat: FlatLoop, limit: Any) -> tuple[FlatLoop, Any]:
+    """A loop whose limit varies over the mesh axes over which its number of steps does.
+
+    Steps that not all devices take must not wait for each other on the way back: constants are
+    cast before the loop, so that what they get from all devices is summed after it.
+    """
+    axes = varying(jax.typeof(limit))
+    if flat.cond_jaxpr is not None:
+        axes |= varying(flat.cond_jaxpr.out_avals[0])
+    hoisted = hoist_casts(flat.body_jaxpr, len(flat.body_consts)) if axes else None
+    if hoisted is not None:
+        casts = _jax.call_jaxpr(hoisted.outside, *flat.body_consts)
+        flat = flat._replace(body_jaxpr=hoisted.jaxpr, body_consts=[*flat.body_consts, *casts])
+    return flat, vary(limit, axes)
 
 
 def _with_leading_inputs(jaxpr: Any, avals: Sequence[Any]) -> Any:

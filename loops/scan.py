@@ -37,6 +37,7 @@ from loops.primitives.layout import merge, partition, split_scan_outputs
 from loops.primitives.scan import scan_p
 from loops.shortcuts import scan_shortcuts
 from loops.step_by_step import scan_step_by_step
+from loops.varying import vary_with_steps, varying
 from loops.wrappers import finished_body
 
 Carry = TypeVar("Carry")
@@ -152,7 +153,8 @@ def scan_named(
 
     def trace(carry: Any, avals: list[Any], finish: bool) -> tuple[TracedBody, BodyOut]:
         carry_avals = carry.update(avals)
-        return trace_scan_body(finished_body(f) if finish else f, carry_avals, x_avals, debug)
+        body, out = trace_scan_body(finished_body(f) if finish else f, carry_avals, x_avals, debug)
+        return _vary_with_steps(body, out, early, carry_avals)
 
     watch = observers.watch(debug, length)
     if watch:
@@ -174,6 +176,18 @@ def scan_named(
         outputs = _bind_checkpointed_scan(body, settled.init, list(xs_flat), steps, early)
     carry_out, ys = split_scan_outputs(outputs, len(carry))
     return body.carry_tree.unflatten(carry_out), body.ys_tree.unflatten(ys)
+
+
+def _vary_with_steps(
+    body: TracedBody, out: BodyOut, early: EarlyEnd, carry_avals: Any
+) -> tuple[TracedBody, BodyOut]:
+    """Let what a body returns vary over the mesh axes over which the number of steps does."""
+    axes = set() if early.limit is None else {*varying(jax.typeof(early.limit))}
+    if early.until is not None:
+        axes |= varying(trace_until(early.until, carry_avals).out_avals[0])
+    num_carry = len(out.avals)
+    jaxpr = vary_with_steps(body.jaxpr, len(body.consts), num_carry, axes)
+    return body._replace(jaxpr=jaxpr), out._replace(avals=list(jaxpr.out_avals[:num_carry]))
 
 
 class ScanSteps(NamedTuple):

@@ -181,12 +181,15 @@ def checkpointed_loop_abstract_eval(*avals: Any, **params: Any) -> tuple[list[An
         _check_types("back", inputs.back, back_avals)
     cache: list[Any] = []
     if loop.recorded is not None:
-        position = jax.core.ShapedArray((loop.slots,), np.dtype("int32"))
+        position = inputs.limit
+        for size in position.shape:
+            position = _jax.mapped_leading_aval(size, position)
+        positions = _jax.unmapped_leading_aval(loop.slots, position)
         stored = [
             _jax.unmapped_leading_aval(loop.slots, loop.stored_aval(aval))
             for aval in keep(loop.recorded, loop.carry_avals())
         ]
-        cache = [position, *stored]
+        cache = [positions, *stored]
     outputs = LoopOutputs(
         inputs.limit,
         loop.carry_avals(),
