@@ -842,6 +842,11 @@ def is_debugging(effect: Any) -> bool:
     return isinstance(effect, (_debugging.DebugEffect, _debugging.OrderedDebugEffect))
 
 
+def may_be_repeated(effect: Any) -> bool:
+    """Whether steps with an effect may run again: those of `jax.debug`, and collectives."""
+    return is_debugging(effect) or isinstance(effect, core.NamedAxisEffect)
+
+
 def without_debugging(jaxpr: Any) -> Any:
     """A jaxpr, open or closed, without the callbacks of `jax.debug` in it, also deep inside."""
     if not any(map(is_debugging, jaxpr.effects)):
@@ -964,12 +969,19 @@ def batch_jaxpr_to_axes(
     """Batch a jaxpr with a chosen axis for each output, and note where the axes are."""
     on_mesh = _on_mesh_of_batch(jaxpr, axis, in_axes)
     batched, _ = batching.batch_jaxpr_axes(on_mesh, axis, list(in_axes), list(out_axes))
-    mixes_lanes = any(
-        isinstance(e, core.NamedAxisEffect) and e.name == axis.name for e in jaxpr.effects
-    )
-    this_time = Batching(tuple(in_axes), tuple(out_axes), mixes_lanes)
+    this_time = Batching(tuple(in_axes), tuple(out_axes), mixes_lanes(jaxpr, axis))
     _batchings[batched] = (*batchings(jaxpr), this_time)
     return batched
+
+
+def mixes_lanes(jaxpr: Jaxpr, axis: Any) -> bool:
+    """Whether a jaxpr has a collective over the axis that `vmap` gives it."""
+    return axis.name in collective_axes(jaxpr)
+
+
+def collective_axes(jaxpr: Jaxpr) -> set[Any]:
+    """The named axes that a jaxpr has collectives over."""
+    return {e.name for e in jaxpr.effects if isinstance(e, core.NamedAxisEffect)}
 
 
 class Batching(NamedTuple):

@@ -210,7 +210,7 @@ def _with_leading_inputs(jaxpr: Any, avals: Sequence[Any]) -> Any:
 
 def refuse_effects(loop: str, *jaxprs: Any) -> None:
     """Raise if a step has effects that must not be repeated: the way back runs steps again."""
-    effects = {e for jaxpr in jaxprs for e in jaxpr.effects if not _jax.is_debugging(e)}
+    effects = {e for jaxpr in jaxprs for e in jaxpr.effects if not _jax.may_be_repeated(e)}
     if effects:
         raise NotImplementedError(
             f"Effects not supported in a `{loop}` with `checkpoints`, `max_steps` or `until`: "

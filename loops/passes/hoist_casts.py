@@ -1,8 +1,8 @@
 """Casts of constants to types that vary over mesh axes, moved out of a loop.
 
 Inside `jax.shard_map` a constant that is the same on all devices is cast where it meets a value
-that varies. The transpose of that cast is a sum over devices. In a loop that runs for another number
-of steps on each device, such a sum in a step would wait for devices that have left the loop.
+that varies. The transpose of that cast is a sum over devices. In a loop that runs for another
+number of steps on each device, such a sum in a step would wait for devices that have left the loop.
 
     Before: loop: v = pvary w; y = mul x v        After: v = pvary w
                                                          loop: y = mul x v
@@ -35,10 +35,9 @@ class Hoisted(NamedTuple):
 @_jax.cached_by_jaxpr
 def hoist_casts(jaxpr: Any, num_consts: int) -> Hoisted | None:
     """Move casts of the first inputs out of a jaxpr: [*consts, *others]; None if there are none."""
-    before = None
+    jaxpr = _in_line(jaxpr)
     jaxpr = _jax.with_equations(jaxpr, [new for eqn in jaxpr.jaxpr.eqns for new in _inside(eqn)])
-    while jaxpr is not before:
-        before, jaxpr = jaxpr, inline_calls(jaxpr, lambda _: True)
+    jaxpr = _in_line(jaxpr)
     inner = jaxpr.jaxpr
     consts, others = inner.invars[:num_consts], inner.invars[num_consts:]
     of_consts, casts, eqns = _divide(inner.eqns, consts)
@@ -51,6 +50,14 @@ def hoist_casts(jaxpr: Any, num_consts: int) -> Hoisted | None:
         _jax.eliminate_dead_code(outside, everything, [True] * num_consts).jaxpr,
         _jax.build_jaxpr(jaxpr, [*consts, *outputs, *others], inner.outvars, eqns),
     )
+
+
+def _in_line(jaxpr: Any) -> Any:
+    """A jaxpr with all plain calls written out, however deep."""
+    before = None
+    while jaxpr is not before:
+        before, jaxpr = jaxpr, inline_calls(jaxpr, lambda _: True)
+    return jaxpr
 
 
 def _divide(eqns: Sequence[Any], consts: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:

@@ -154,3 +154,94 @@ def test_pmap():
     gradient = jax.pmap(jax.grad(by_while), in_axes=(None, 0, 0))
     wanted = jax.vmap(jax.grad(reference), (None, 0, 0))(WEIGHT, STARTS, STEPS)
     agree(gradient(WEIGHT, STARTS, STEPS), wanted)
+
+
+def test_collectives_over_lanes():
+    """A step may read the other lanes of a vmap as long as all of them run equally many steps."""
+
+    def lane(w, x):
+        body = lambda c, _: (jnp.sin(c * w) + jax.lax.pmean(c, "lane"), None)
+        return loops.scan(body, x, None, 3, checkpoints=2)[0]
+
+    def together(w, xs):
+        for _ in range(3):
+            xs = jnp.sin(xs * w) + jnp.mean(xs)
+        return xs
+
+    lanes = jax.vmap(lane, (None, 0), axis_name="lane")
+    gradients = [
+        jax.jit(jax.grad(lambda w, xs, f=f: jnp.sum(f(w, xs) ** 2), (0, 1)))(WEIGHT, STARTS)
+        for f in (lanes, together)
+    ]
+    agree(*gradients)
+
+
+def test_collectives_over_lanes_that_end_apart():
+    """There a lane that has ended would have to go on for the others, which is refused."""
+
+    def lane(x, n):
+        step = lambda s: (s[0] + 1, s[1] + jax.lax.pmean(s[1], "lane"))
+        return loops.while_loop(lambda s: s[0] < n, step, (jnp.int32(0), x), checkpoints=2)[1]
+
+    with pytest.raises(NotImplementedError, match="collective over the vmapped axis 'lane'"):
+        jax.vmap(lane, axis_name="lane")(STARTS, STEPS)
+
+
+def test_constants_of_inner_loops():
+    """A weight that only the scan in a step reads is cast before the outer loop as well."""
+    mesh = jax.make_mesh((DEVICES,), ("i",), axis_types=(AxisType.Auto,))
+
+    def run(w, x, n):
+        inner = lambda c: loops.scan(lambda d, _: (step(w, d), None), c, None, 2)[0]
+        body = lambda s: (s[0] + 1, jax.jit(inner)(s[1]))
+        return loops.while_loop(lambda s: s[0] < n, body, (jnp.int32(0), x), checkpoints=2)[1]
+
+    of_all = jax.shard_map(
+        lambda w, x, n: run(w, x[0], n[0])[None],
+        mesh=mesh,
+        in_specs=(P(), P("i"), P("i")),
+        out_specs=P("i"),
+    )
+    total = lambda f: lambda w, xs, ns: jnp.sum(f(w, xs, ns) ** 2)
+    actual = jax.jit(jax.grad(total(of_all), (0, 1)))(WEIGHT, STARTS, STEPS)
+    lanes = jax.vmap(run, (None, 0, 0))
+    agree(actual, jax.jit(jax.grad(total(lanes), (0, 1)))(WEIGHT, STARTS, STEPS))
+
+
+def test_constants_of_branches():
+    """Where a cast stays in a branch the gradient is refused, and a cast before the loop helps."""
+    mesh = jax.make_mesh((DEVICES,), ("i",), axis_types=(AxisType.Auto,))
+
+    def run(w, x, n):
+        branch = lambda c: jax.lax.cond(c < 0.5, lambda: step(w, c), lambda: c * w)
+        return loops.fori_loop(0, n, lambda _, c: branch(c), x, checkpoints=2)
+
+    def total(cast):
+        of_all = jax.shard_map(
+            lambda w, x, n: run(cast(w), x[0], n[0])[None],
+            mesh=mesh,
+            in_specs=(P(), P("i"), P("i")),
+            out_specs=P("i"),
+        )
+        return jax.jit(jax.grad(lambda w, xs: jnp.sum(of_all(w, xs, STEPS))))
+
+    with pytest.raises(NotImplementedError, match="Cast the value before the outer loop"):
+        total(lambda w: w)(WEIGHT, STARTS)
+    wanted = jax.grad(lambda w, xs: jnp.sum(jax.vmap(run, (None, 0, 0))(w, xs, STEPS)))
+    actual = total(lambda w: jax.lax.pcast(w, "i", to="varying"))(WEIGHT, STARTS)
+    agree(actual, wanted(WEIGHT, STARTS))
+
+
+@pytest.mark.parametrize("compile_", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_number_of_steps_crosses_the_mesh(compile_):
+    """What a gradient outside keeps of each device's number of steps is that device's."""
+    mesh = jax.make_mesh((DEVICES,), ("i",), axis_types=(AxisType.Auto,))
+    of_all = jax.shard_map(
+        lambda x, n: by_while(0.9, x[0], n[0])[None],
+        mesh=mesh,
+        in_specs=(P("i"), P("i")),
+        out_specs=P("i"),
+    )
+    _, pull = compile_(lambda xs: jax.vjp(lambda xs: of_all(xs, STEPS), xs))(STARTS)
+    wanted = jax.vmap(jax.grad(reference, 1), (None, 0, 0))(WEIGHT, STARTS, STEPS)
+    np.testing.assert_allclose(compile_(pull)(np.ones(DEVICES, np.float32))[0], wanted, rtol=1e-5)

@@ -101,6 +101,7 @@ def _what_is_batched(axis: Any, loop: Loop, given: LoopInputs) -> Batched:
     back: list[bool] = []
     rows: list[bool] = []
     if lanes_differ:
+        _refuse_collectives(axis, loop)
         carry, ys = [True] * loop.num_carry, [True] * loop.num_ys
         # What the way back is linear in is set to zero lane by lane.
         xs = [a or b for a, b in zip(loop.is_linear()[1], xs, strict=True)]
@@ -110,6 +111,17 @@ def _what_is_batched(axis: Any, loop: Loop, given: LoopInputs) -> Batched:
             axis, loop.backward_jaxpr, [*consts, *carry], _are_batched(given.back), xs
         )
     return Batched(lanes_differ, consts, carry, back, xs, ys, rows)
+
+
+def _refuse_collectives(axis: Any, loop: Loop) -> None:
+    """Raise if a step reads other lanes: those that have ended would get no gradient for it."""
+    jaxprs = (loop.cond_jaxpr, loop.forward_jaxpr, loop.backward_jaxpr)
+    if any(jaxpr is not None and _jax.mixes_lanes(jaxpr, axis) for jaxpr in jaxprs):
+        raise NotImplementedError(
+            f"A collective over the vmapped axis {axis.name!r} in a loop with `checkpoints`, "
+            "`max_steps` or `until` whose lanes may end at different steps. Let all lanes run "
+            "equally many steps, or leave those arguments out."
+        )
 
 
 def _are_batched(dims: Sequence[int | None]) -> list[bool]:

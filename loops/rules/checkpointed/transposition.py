@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from loops import _jax
 from loops.primitives.checkpointed_loop import (
     Lanes,
@@ -38,6 +40,7 @@ from loops.rules.checkpointed.partial_evaluation import (
 )
 from loops.rules.checkpointed.transposed_steps import LinearParts, TransposedSteps
 from loops.rules.fixpoint import grow_to_fixpoint
+from loops.varying import varying
 
 
 def checkpointed_loop_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> None:
@@ -94,6 +97,7 @@ def _run_transposed(loop: Loop, inputs: LoopInputs, cts: LoopOutputs) -> None:
     """Bind the transposed loop and hand out what it computes."""
     linear = _linear_parts(loop, inputs)
     transposed = _transposed_loop(loop, linear)
+    _refuse_to_wait(loop, transposed, inputs.limit)
     consts, carry, back, xs = (
         partition(marks, values) for marks, values in zip(linear, inputs[1:5], strict=True)
     )
@@ -117,6 +121,23 @@ def _run_transposed(loop: Loop, inputs: LoopInputs, cts: LoopOutputs) -> None:
     for accumulator, ct in zip(accumulators, results, strict=True):
         if isinstance(accumulator, _jax.GradAccum):
             accumulator.accum(ct)
+
+
+def _refuse_to_wait(loop: Loop, transposed: Loop, limit: Any) -> None:
+    """Raise if steps back would wait for devices that take fewer steps.
+
+    Casts of constants were moved out of the loop, but not all of those in inner loops and branches.
+    """
+    before, after = loop.forward_jaxpr, transposed.backward_jaxpr
+    added = _jax.collective_axes(after) - _jax.collective_axes(before)
+    axes = sorted(added & varying(jax.typeof(limit)), key=str)
+    if axes:
+        raise NotImplementedError(
+            f"The number of steps of a loop varies over the mesh axes {axes}, and a cond or while "
+            "loop in its body reads a value that does not vary over them. Its gradient would be a "
+            "sum over devices at each step, for which devices that take fewer steps do not come. "
+            "Cast the value before the outer loop, by `jax.lax.pcast(x, axes, to='varying')`."
+        )
 
 
 def _linear_parts(loop: Loop, inputs: LoopInputs) -> LinearParts:
