@@ -52,13 +52,15 @@ MAX_STEPS = 2**31 - 1  # steps are counted in int32; a limit of this many is no 
 class Lanes(NamedTuple):
     """What has an axis for the lanes of a loop whose lanes end at different steps.
 
-    Where all lanes share a constant, what adds up for it on the way back has no such axis either.
+    Where all lanes share a constant or a row of xs, what adds up for it on the way back has no such
+    axis either. All ys have one.
     """
 
     consts: tuple[bool, ...]
     carry: tuple[bool, ...]
     back: tuple[bool, ...]
     xs: tuple[bool, ...]
+    rows: tuple[bool, ...]
 
 
 @functools.cache

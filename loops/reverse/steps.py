@@ -65,7 +65,7 @@ class Steps:
         """What the way back has before step `t`, and its rows with the one of that step."""
         row, loop = self._row(t), self.loop
         consts, xs, back_in = self.consts, _read_rows(self.xs, row), back
-        if loop.lanes is not None and not all(loop.lanes.back):
+        if loop.lanes is not None and not all((*loop.lanes.back, *loop.lanes.rows)):
             consts, carry, back_in, xs = self._without_ended_lanes(
                 loop.lanes, running, carry, back, xs
             )
@@ -73,7 +73,8 @@ class Steps:
         new_back, new_rows = cut(outputs, [loop.num_back])
         if loop.lanes is not None:
             new_back = _select_all(running, new_back, back, loop.lanes.back)
-            new_rows = [select_lanes(running, y, _zeros_like(y)) for y in new_rows]
+            zeros = [_zeros_like(y) for y in new_rows]
+            new_rows = _select_all(running, new_rows, zeros, loop.lanes.rows)
         return new_back, _write_rows(rows, new_rows, row)
 
     def _without_ended_lanes(

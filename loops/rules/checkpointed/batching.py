@@ -157,7 +157,7 @@ def _axes(loop: Loop, batched: Batched, num_lane_axes: int) -> Axes:
             for marked, lanes in zip(marks, has_lanes, strict=True)
         ]
 
-    nothing = (loop.num_consts, loop.num_carry, loop.num_back, loop.num_xs)
+    nothing = (loop.num_consts, loop.num_carry, loop.num_back, loop.num_xs, loop.num_rows)
     lanes = loop.lanes or Lanes(*((False,) * size for size in nothing))
     has_lanes = loop.lanes is not None
     return Axes(
@@ -167,7 +167,7 @@ def _axes(loop: Loop, batched: Batched, num_lane_axes: int) -> Axes:
         place(batched.back, lanes.back),
         place(batched.xs, lanes.xs),
         place(batched.ys, [has_lanes] * loop.num_ys),
-        place(batched.rows, [has_lanes] * loop.num_rows),
+        place(batched.rows, lanes.rows),
     )
 
 
@@ -194,7 +194,8 @@ def _lanes(loop: Loop, axes: Axes) -> Lanes | None:
     """What has an axis for lanes that differ. A sum over earlier lanes still has none for them."""
     if axes.limit is None:
         return loop.lanes
-    groups = [[d is not None for d in dims] for dims in axes[1:5]]
+    parts = (axes.consts, axes.carry, axes.back, axes.xs, axes.rows)
+    groups = [[d is not None for d in dims] for dims in parts]
     if loop.lanes is not None:
         groups = [
             [a and b for a, b in zip(*pair, strict=True)]

@@ -122,7 +122,7 @@ def _without(
         cached=_narrow(carry, loop.cached) if has_way_back else None,
         linear_carry=_narrow(carry, loop.linear_carry or None) or (),
         linear_xs=_narrow(xs, loop.linear_xs or None) or (),
-        lanes=_lanes_kept(loop.lanes, consts, carry, back, xs),
+        lanes=_lanes_kept(loop.lanes, consts, carry, back, xs, used.rows),
     )
 
 
@@ -131,7 +131,12 @@ def _narrow(marks: Sequence[bool], values: tuple[bool, ...] | None) -> tuple[boo
 
 
 def _lanes_kept(
-    lanes: Lanes | None, consts: list[bool], carry: list[bool], back: list[bool], xs: list[bool]
+    lanes: Lanes | None,
+    consts: list[bool],
+    carry: list[bool],
+    back: list[bool],
+    xs: list[bool],
+    rows: list[bool],
 ) -> Lanes | None:
     if lanes is None:
         return None
@@ -140,6 +145,7 @@ def _lanes_kept(
         carry=tuple(keep(carry, lanes.carry)),
         back=tuple(keep(back, lanes.back)),
         xs=tuple(keep(xs, lanes.xs)),
+        rows=tuple(keep(rows, lanes.rows)),
     )
 
 

@@ -74,7 +74,7 @@ def jvp_of_loop(loop: Loop, nonzeros: Sequence[bool]) -> JvpOfLoop:
         cached=None,
         linear_carry=_doubled(loop.is_linear()[0], carry),
         linear_xs=_doubled(loop.is_linear()[1], given.xs),
-        lanes=_lanes_with_tangents(loop.lanes, nonzeros_in),
+        lanes=_lanes_with_tangents(loop.lanes, nonzeros_in, nonzeros_out),
     )
     return JvpOfLoop(with_tangents, nonzeros_in, nonzeros_out)
 
@@ -117,7 +117,9 @@ def _cond_without_tangents(loop: Loop, consts: list[bool], carry: list[bool]) ->
     return _jax.permute(widened, beside_tangents([*consts, *carry], [loop.num_consts]))
 
 
-def _lanes_with_tangents(lanes: Lanes | None, nonzeros: LoopInputs) -> Lanes | None:
+def _lanes_with_tangents(
+    lanes: Lanes | None, nonzeros: LoopInputs, nonzeros_out: LoopOutputs
+) -> Lanes | None:
     """A tangent has lanes where its value has."""
     if lanes is None:
         return None
@@ -126,6 +128,7 @@ def _lanes_with_tangents(lanes: Lanes | None, nonzeros: LoopInputs) -> Lanes | N
         carry=_doubled(lanes.carry, nonzeros.carry),
         back=_doubled(lanes.back, nonzeros.back),
         xs=_doubled(lanes.xs, nonzeros.xs),
+        rows=_doubled(lanes.rows, nonzeros_out.rows),
     )
 
 

@@ -197,14 +197,13 @@ def _transposed_loop(loop: Loop, linear: LinearParts) -> Loop:
         cached=(True,) * sum(values.carry) if keeps_cache else None,
         linear_carry=(*keep(values.carry, was_linear_carry), *[True] * sum(linear.back)),
         linear_xs=(*keep(values.xs, was_linear_xs), *[True] * num_cts),
-        lanes=_transposed_lanes(loop.lanes, linear, values, num_cts),
+        lanes=_transposed_lanes(loop, linear, values),
     )
 
 
-def _transposed_lanes(
-    lanes: Lanes | None, linear: LinearParts, values: LinearParts, num_cts: int
-) -> Lanes | None:
+def _transposed_lanes(loop: Loop, linear: LinearParts, values: LinearParts) -> Lanes | None:
     """A cotangent has lanes where what it is of has them."""
+    lanes = loop.lanes
     if lanes is None:
         return None
     return Lanes(
@@ -215,5 +214,6 @@ def _transposed_lanes(
             *keep(linear.carry, lanes.carry),
             *keep(linear.consts, lanes.consts),
         ),
-        xs=(*keep(values.xs, lanes.xs), *[True] * num_cts),
+        xs=(*keep(values.xs, lanes.xs), *[True] * loop.num_ys, *lanes.rows),
+        rows=tuple(keep(linear.xs, lanes.xs)),
     )
