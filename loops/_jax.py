@@ -85,6 +85,7 @@ from jax._src.state.types import AbstractRef, AccumEffect, WriteEffect
 from jax._src.util import cache, weakref_lru_cache
 from jax.extend.core import JaxprEqn, Literal, Primitive, Var  # noqa: F401
 from jax.extend.core.primitives import add_jaxvals_p as add_cotangents_p  # noqa: F401
+from jax.extend.core.primitives import copy_p, stop_gradient_p  # noqa: F401
 
 Jaxpr = Any  # a closed jaxpr: ClosedJaxpr before JAX 0.12, Jaxpr since
 Aval = Any  # an abstract value; jax.core.AbstractValue has none of its subclasses' attributes

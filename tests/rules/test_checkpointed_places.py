@@ -249,6 +249,24 @@ def test_place(place, run):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
+def test_gradient_of_gradients_of_branches_in_lanes():
+    """A branch that each lane takes on its own is differentiated twice, with a gradient inside."""
+
+    def of_gradients(loop):
+        body = lambda w, c: jax.lax.cond(c < 0.6, step, lambda w, c: w * c * c, w, c)
+        gradient = jax.grad(lambda w, x: loop(lambda c: body(w, c), x), (0, 1))
+        lanes = jax.vmap(gradient, (None, 0))
+        return jax.jit(jax.grad(lambda w, xs: sum(jnp.sum(g * g) for g in lanes(w, xs)), (0, 1)))
+
+    xs = np.float32([0.2, 0.5, 0.9])
+    ours = of_gradients(
+        lambda body, x: loops.fori_loop(0, 3, lambda _, c: body(c), x, checkpoints=2)
+    )
+    plain = of_gradients(lambda body, x: python_loop(3, body, x))
+    for a, b in zip(ours(W, xs), plain(W, xs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
 CLIPPED = {
     "clip": lambda cos, ct: (jnp.clip(ct * cos, -0.2, 0.2),),
     "square": lambda cos, ct: (ct * ct * cos,),

@@ -91,7 +91,9 @@ class TransposedSteps:
         """The cotangents of `back` before a step back, from those after it.
 
         No step there knows the values r in `back`. None needs to: a step back is linear in r, and
-        so in r and r' together once all other tangents are zero.
+        so in r and r' together once all other tangents are zero. (`stop_gradient`, which vmap puts
+        into branches, is linear too, though it has no transpose; here it may be left out, because
+        nobody wants a cotangent of r.)
         """
         if not any(self.linear.back):
             return []
@@ -105,7 +107,7 @@ class TransposedSteps:
         ]
         cotangents = [*self._back_cts(back_cts), *row_cts[len(self.ys) :]]
         try:
-            _pull_back(self.loop.backward_jaxpr, values, cotangents)
+            _pull_back(_without_stops(self.loop.backward_jaxpr), values, cotangents)
         except (AssertionError, NotImplementedError) as error:
             raise NotImplementedError(
                 "Second derivative in reverse of a loop with `checkpoints` or `max_steps` whose "
@@ -183,6 +185,21 @@ class TransposedSteps:
 def _cut_like(groups: Sequence[Sequence[Any]], values: Sequence[Any]) -> list[list[Any]]:
     """Cut values into groups as long as those given."""
     return cut(values, [len(group) for group in groups])[:-1]
+
+
+@_jax.cached_by_jaxpr
+def _without_stops(jaxpr: Any) -> Any:
+    """The same values from a jaxpr without `stop_gradient`."""
+
+    def without_stop(eqn: Any) -> Any:
+        if eqn.primitive is _jax.stop_gradient_p:
+            return eqn.replace(primitive=_jax.copy_p, params={})
+        params = _jax.map_parameters(
+            lambda value: _without_stops(value) if _jax.is_jaxpr(value) else value, eqn.params
+        )
+        return _jax.with_parameters(eqn, params)
+
+    return _jax.map_equations(without_stop, jaxpr)
 
 
 def _pull_back(jaxpr: Any, args: Sequence[Any], cotangents: Sequence[Any]) -> None:
