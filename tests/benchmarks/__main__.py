@@ -9,6 +9,7 @@ of its confidence interval exceeds it. To see how far the noise goes on a machin
 
 import argparse
 import importlib
+import itertools
 import json
 import pathlib
 import platform
@@ -21,6 +22,7 @@ import jax
 import numpy as np
 
 from tests.benchmarks.counts import counts
+from tests.benchmarks.evaluations import evaluation_counts
 from tests.benchmarks.gradients import equinox_loops, gradient_rows, memory_counts
 from tests.benchmarks.programs import Loops
 from tests.benchmarks.rows import ROWS, Row
@@ -162,7 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = not options.only and is_ours
     if wanted and equinox_loops() is None:
         print("Equinox is not installed: there are no rows beside it")
-    for count in [*counts(ours), *memory_counts(ours)] if wanted else []:
+    groups = (counts(ours), memory_counts(ours), evaluation_counts()) if wanted else ()
+    for count in itertools.chain(*groups):
         verdict = "ok" if count.holds else "FAIL"
         print(f"{count.what}: {count.value:g}, at most {count.limit:g}: {verdict}")
         failed |= not count.holds

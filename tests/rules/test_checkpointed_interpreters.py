@@ -69,7 +69,7 @@ def test_jet(name, derivative):
     np.testing.assert_allclose(terms, expected, rtol=1e-3)
 
 
-MATRIX = np.float32([[0.0, 0.5, 0.0], [0.3, 0.0, 0.0], [0.0, 0.0, 0.9]])
+MATRIX = np.array([[0.0, 0.5, 0.0], [0.3, 0.0, 0.0], [0.0, 0.0, 0.9]], np.float32)
 SPARSE_LOOPS = {
     "fori": lambda m, v: loops.fori_loop(0, 3, lambda _, c: m @ c, v, checkpoints=2),
     "scan": lambda m, v: loops.scan(lambda c, _: (m @ c, c), v, None, 3, checkpoints=2),
@@ -87,13 +87,13 @@ SPARSE_LOOPS = {
 def test_sparsify(name):
     """A sparse array is a constant or a carry of such a loop as of any other."""
     fun = SPARSE_LOOPS[name]
-    actual = sparse.sparsify(fun)(sparse.BCOO.fromdense(MATRIX), START)
+    actual = sparse.sparsify(fun)(sparse.BCOO.fromdense(jnp.asarray(MATRIX)), START)
     assert_same(actual, fun(jnp.asarray(MATRIX), jnp.asarray(START)), weak_types=False)
 
 
 def test_gradients_of_sparse_programs():
     """A gradient may be taken around the sparse program or be a part of it."""
-    fun, matrix = SPARSE_LOOPS["fori"], sparse.BCOO.fromdense(MATRIX)
+    fun, matrix = SPARSE_LOOPS["fori"], sparse.BCOO.fromdense(jnp.asarray(MATRIX))
     expected = jax.grad(lambda v: fun(MATRIX, v).sum())(START)
     around = jax.grad(lambda v: sparse.sparsify(fun)(matrix, v).sum())(START)
     inside = sparse.sparsify(lambda m, v: jax.grad(lambda v: fun(m, v).sum())(v))(matrix, START)

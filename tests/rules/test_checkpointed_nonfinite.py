@@ -48,7 +48,7 @@ def test_the_step_after_the_end(road):
 @pytest.mark.parametrize("order", [1, 2])
 def test_lanes_that_share_a_weight(road, order):
     """A lane that has ended at a singular point adds nothing to what the lanes share."""
-    starts = np.float32([0.0, 1.0, 4.0])
+    starts = np.array([0.0, 1.0, 4.0], np.float32)
 
     def fun(w):
         ends = jax.vmap(lambda x: ROADS[road](w, x))(starts)

@@ -50,18 +50,18 @@ def by_until(w, x):
 
 def in_plain_scan(run, w, x):
     """In the body of a scan, whose constants and carry it uses."""
-    return loops.scan(lambda c, y: (run(w, c) + y, None), x, jnp.float32([0.1, 0.2]))[0]
+    return loops.scan(lambda c, y: (run(w, c) + y, None), x, jnp.array([0.1, 0.2], np.float32))[0]
 
 
 def in_jax_scan(run, w, x):
     """In the body of JAX's scan."""
-    return jax.lax.scan(lambda c, y: (run(w, c) + y, None), x, jnp.float32([0.1, 0.2]))[0]
+    return jax.lax.scan(lambda c, y: (run(w, c) + y, None), x, jnp.array([0.1, 0.2], np.float32))[0]
 
 
 def in_checkpointed_scan(run, w, x):
     """In the body of a scan that keeps few carries too."""
     body = lambda c, y: (run(w, c) + y, c)
-    c, ys = loops.scan(body, x, jnp.float32([0.1, 0.2, 0.3]), checkpoints=2)
+    c, ys = loops.scan(body, x, jnp.array([0.1, 0.2, 0.3], np.float32), checkpoints=2)
     return c + jnp.sum(ys)
 
 
@@ -187,7 +187,7 @@ def python_loop(count: int, body: Callable[[Any], Any], x: Any) -> Any:
 
 def _checkpointed_scan(w, x):
     total = jnp.float32(0)
-    for y in np.float32([0.1, 0.2, 0.3]):
+    for y in np.array([0.1, 0.2, 0.3], np.float32):
         total, x = total + x, by_python(w, x) + y
     return x + total
 
@@ -258,7 +258,7 @@ def test_gradient_of_gradients_of_branches_in_lanes():
         lanes = jax.vmap(gradient, (None, 0))
         return jax.jit(jax.grad(lambda w, xs: sum(jnp.sum(g * g) for g in lanes(w, xs)), (0, 1)))
 
-    xs = np.float32([0.2, 0.5, 0.9])
+    xs = np.array([0.2, 0.5, 0.9], np.float32)
     ours = of_gradients(
         lambda body, x: loops.fori_loop(0, 3, lambda _, c: body(c), x, checkpoints=2)
     )
