@@ -269,3 +269,17 @@ def test_a_planted_drift_is_found_from_any_seed(seed):
 def test_structures_that_differ_are_the_contracts_error():
     """A tuple that becomes a list."""
     fails(lambda c, x: (list(c), None), CarryStructureError, carries=inits((FLOAT,)))
+
+
+def test_the_error_says_which_line_did_it():
+    """What the static checks know of the smallest carry is on the error that is shown."""
+
+    def body(c, x):
+        total = c.sum()
+        return total, None
+
+    error = fails(body, CarryTypeError, carries=inits(jnp.zeros(2)), xs=None)
+
+    (mismatch,) = error.mismatches
+    assert "for `c.sum()`" in "\n".join(error.__notes__)
+    assert mismatch.provenance is not None
