@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 from jax import lax
 
 from loops import _jax
@@ -46,5 +47,8 @@ def select_lanes(running: Any, new: Any, old: Any) -> Any:
     """`new` in the lanes that run and `old` in the others; the lanes are the leading axes."""
     if new is old:
         return old
-    mask = lax.broadcast_in_dim(running, new.shape, tuple(range(running.ndim)))
-    return lax.select(mask, new, old)
+    sharding, axes = jax.typeof(new).sharding, tuple(range(running.ndim))
+    out_sharding = None if sharding.mesh.empty else sharding
+    with _jax.mesh_of(new):
+        mask = lax.broadcast_in_dim(running, new.shape, axes, out_sharding=out_sharding)
+        return lax.select(mask, new, old)

@@ -202,6 +202,23 @@ def test_vmap_of_a_literal_carry_over_an_explicit_axis(program):
     assert all("@data" in text for text in types(got))
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("lanes", ["data", None])
+def test_lanes_of_rows_that_are_sharded_themselves(lanes, wrap):
+    """Lanes that end at different steps keep how their carry is sharded within a lane."""
+
+    def run(lib, steps, x):
+        lane = lambda n, x: lib.while_loop(lambda s: s[0] < n, double, (n * 0, x))
+        return wrap(jax.vmap(lane))(steps, x)
+
+    steps = np.arange(4)
+    with jax.set_mesh(MESHES["explicit"]):
+        args = reshard(steps, P(lanes)), reshard(INIT, P(lanes, "model"))
+        got, want = run(loops, *args), run(lax, *args)
+    assert types(got) == types(want)
+    assert_same(got, want)
+
+
 @pytest.mark.parametrize(
     "run",
     [
