@@ -28,12 +28,14 @@ class StepBound(NamedTuple):
 class EarlyEnd(NamedTuple):
     """How many carries a scan keeps for the way back, and when it ends before its xs do.
 
-    `limit` is a number of steps that is known only while running, for a scan without xs and ys.
+    `limit` is a number of steps that is known only while running, for a scan without xs and ys;
+    `most_steps` is a bound of it, if there is one.
     """
 
     checkpoints: Checkpoints | None = None
     until: Callable[[Any], Any] | None = None
     limit: Any = None
+    most_steps: int | None = None
 
 
 UNBOUNDED, NO_EARLY_END = StepBound(), EarlyEnd()

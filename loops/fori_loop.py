@@ -152,7 +152,7 @@ def _by_count(
     most_steps = bound.max_steps or MAX_STEPS
     limit = lax.convert_element_type(lax.min(wanted, wanted.dtype.type(most_steps)), np.int32)
     default = Checkpoints(slots_for(None, most_steps).slots)
-    early = EarlyEnd(bound.checkpoints or default, limit=limit)
+    early = EarlyEnd(bound.checkpoints or default, limit=limit, most_steps=bound.max_steps)
     written = partial(_written, body_fun, bounds, slot=1)
     init, scan_body = (bounds.lower, init_val), fori_scan_body(body_fun)
     (_, value), _ = scan_named(scan_body, init, None, None, False, 1, debug, 1, early, written)

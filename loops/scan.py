@@ -212,6 +212,7 @@ def _bind_checkpointed_scan(
     if early.until is not None:
         goes_on = trace_until(early.until, init.update(map(jax.typeof, init)))
         refuse_effects("scan", goes_on.jaxpr)
+    length = steps.length if early.limit is None else early.most_steps
     carry, ys = bind_checkpointed(
         FlatLoop(
             goes_on and goes_on.jaxpr,
@@ -222,9 +223,9 @@ def _bind_checkpointed_scan(
             xs,
         ),
         jnp.int32(steps.length) if early.limit is None else early.limit,
-        **slots_for(early.checkpoints, steps.length or MAX_STEPS)._asdict(),
+        **slots_for(early.checkpoints, length or MAX_STEPS)._asdict(),
         is_counted=goes_on is None and early.limit is None,
-        **steps._asdict(),
+        **steps._replace(length=length)._asdict(),
     )
     return [*carry, *ys]
 

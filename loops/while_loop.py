@@ -182,6 +182,7 @@ def _bind_checkpointed_while(bound: StepBound, traced: TracedWhile, init: list[A
             traced.cond_jaxpr, traced.cond_consts, traced.body_jaxpr, traced.body_consts, init, []
         ),
         jnp.int32(most_steps),
+        length=bound.max_steps,
         **slots_for(bound.checkpoints, most_steps)._asdict(),
     )
 

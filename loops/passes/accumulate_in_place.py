@@ -26,9 +26,9 @@ from jax import lax
 from jax.core import ShapedArray
 
 from loops import _jax
-from loops.passes.inline_calls import called_jaxpr, inline_calls
+from loops.passes.inline_calls import CALLS, called_jaxpr, inline_calls
 
-CALLS = ("jit", "cond", "closed_call", "scan", "while")
+CALLS_AND_LOOPS = (*CALLS, "scan", "while")
 """The primitives whose jaxprs are looked into."""
 
 MAKES_ZEROS = ("broadcast_in_dim", "pvary")
@@ -78,7 +78,7 @@ def changes_in_place(jaxpr: Any, position: int, output: int) -> bool:
 
 def _inside_equation(eqn: Any) -> Any:
     """Rewrite the jaxprs of an equation."""
-    if eqn.primitive.name not in CALLS:
+    if eqn.primitive.name not in CALLS_AND_LOOPS:
         return eqn
     params = _jax.map_parameters(
         lambda value: accumulate_in_place(value) if _jax.is_closed_jaxpr(value) else value,

@@ -7,6 +7,9 @@ from typing import Any
 
 from loops import _jax
 
+CALLS = ("jit", "cond", "closed_call", "eval_jaxpr")
+"""The primitives whose jaxprs run where they stand: passes look into them."""
+
 
 def inline_calls(jaxpr: Any, is_wanted: Callable[[Any], bool]) -> Any:
     """Replace the wanted equations that call a jaxpr by the equations of that jaxpr.

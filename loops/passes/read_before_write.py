@@ -22,10 +22,8 @@ from jax import lax
 from jax.core import ShapedArray
 
 from loops import _jax
+from loops.passes.inline_calls import CALLS
 from loops.primitives.in_order import in_order_p
-
-CALLS = ("jit", "cond", "closed_call", "eval_jaxpr")
-"""The primitives whose jaxprs are looked into; a loop's is when the loop itself is lowered."""
 
 WRITES = (
     lax.dynamic_update_slice_p,
@@ -62,7 +60,7 @@ def read_before_write(jaxpr: Any) -> Any:
 
 def _inside_equation(eqn: Any) -> Any:
     """Order what is in the jaxprs of an equation."""
-    if eqn.primitive.name not in CALLS:
+    if eqn.primitive.name not in CALLS:  # a loop is ordered when it is lowered itself
         return eqn
     params = _jax.map_parameters(
         lambda value: read_before_write(value) if _jax.is_closed_jaxpr(value) else value,

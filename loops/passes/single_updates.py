@@ -23,9 +23,7 @@ import jax
 from jax import lax
 
 from loops import _jax
-
-CALLS = ("jit", "cond", "closed_call")
-"""The primitives whose jaxprs are looked into; a loop's is when the loop is differentiated."""
+from loops.passes.inline_calls import CALLS
 
 COMBINED_BY = {
     lax.scatter_mul_p: lax.mul,
@@ -56,7 +54,7 @@ def _inside_equation(eqn: Any) -> Any:
     """An equation with a single index said to be unique, and with its jaxprs prepared."""
     if eqn.primitive is lax.scatter_p and not eqn.params["unique_indices"]:
         return eqn.replace(params=_unique(eqn)) if _has_one_index(eqn) else eqn
-    if eqn.primitive.name not in CALLS:
+    if eqn.primitive.name not in CALLS:  # a loop is prepared when it is differentiated
         return eqn
     params = _jax.map_parameters(
         lambda value: simplify_single_updates(value) if _jax.is_closed_jaxpr(value) else value,

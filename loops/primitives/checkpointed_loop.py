@@ -113,7 +113,7 @@ class Loop(NamedTuple):
     cond_jaxpr: Any = None
     backward_jaxpr: Any = None
     num_back: int = 0
-    length: int | None = None  # of the leading axis of xs and ys; None where there are none
+    length: int | None = None  # the most steps, and the leading axis of xs and ys; None: unbounded
     is_counted: bool = False  # all of `length` is run: the limit is known while tracing
     reverse: bool = False
     unroll: int = 1

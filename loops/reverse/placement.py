@@ -96,14 +96,21 @@ def optimal_positions(tables: Tables, steps: Any) -> Any:
 
 
 def next_distance(tables: Tables, steps: Any, free: Any) -> Any:
-    """How far on to store the next carry, with `steps` > 1 to reverse and `free` > 0 slots free.
+    """How far on to store the next carry, with `steps` > 2 to reverse and `free` > 0 slots free.
 
-    With r the least number for which `steps` <= C(free + 1 + r, free + 1), the part up to there may
-    have C(free + r, free + 1) steps, and the part after it needs at least C(free + r - 1, free).
+    This is `schedules.next_checkpoint` with k = free + 1 slots, and with its r::
+
+        max(
+            reach(k, r - 2), min(steps - reach(k - 1, r - 1) - reach(k - 2, r - 1), reach(k, r - 1))
+        )
     """
-    own, less = tables.row(free + 1), tables.row(free)
-    repetitions = jnp.sum(own < steps, dtype=np.int32)
-    repetitions = jnp.minimum(repetitions, own.shape[0] - 1)
-    longest = lax.dynamic_index_in_dim(own, repetitions - 1, keepdims=False)
-    rest = lax.dynamic_index_in_dim(less, repetitions - 1, keepdims=False)
-    return jnp.maximum(jnp.minimum(longest, steps - rest), 1)
+    own, less, least = (tables.row(free + 1 - k) for k in range(3))
+    sweeps = jnp.sum(own < steps, dtype=np.int32)
+    sweeps = jnp.minimum(sweeps, own.shape[0] - 1)
+
+    def at(row: Any, r: Any) -> Any:
+        return lax.dynamic_index_in_dim(row, r, keepdims=False)
+
+    middle = jnp.maximum(steps - at(less, sweeps - 1), 0) - at(least, sweeps - 1)
+    longest, shortest = at(own, sweeps - 1), jnp.where(sweeps > 1, at(own, sweeps - 2), 0)
+    return jnp.maximum(jnp.minimum(middle, longest), jnp.maximum(shortest, 1))

@@ -31,9 +31,9 @@ def run_back(loop: Loop, inputs: LoopInputs, taken: Any, cache: Cache) -> WayBac
 
         for t in reversed(range(taken)):
             position = the last stored one that is not after t
-            while position < t and a slot is free:
+            while position + 1 < t and a slot is free:
                 advance to the best next position, and store the carry there
-            advance to t
+            advance to t                      # of two steps, so no carry is stored for the last
             take step t backwards             # the slots after t are free from now on
     """
     steps = Steps(loop, inputs)
@@ -50,7 +50,7 @@ def run_back(loop: Loop, inputs: LoopInputs, taken: Any, cache: Cache) -> WayBac
 
         def may_store(position: Any, *state: Any) -> Any:
             positions = state[num_carry]
-            return lax.bitwise_and(position < t, jnp.any(positions > t))
+            return lax.bitwise_and(position + 1 < t, jnp.any(positions > t))
 
         def store_next(position: Any, *state: Any) -> list[Any]:
             carry, (positions,), stored = cut(state, [num_carry, 1])

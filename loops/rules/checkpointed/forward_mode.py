@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from loops import _jax
+from loops.passes.single_updates import simplify_single_updates
 from loops.primitives.checkpointed_loop import (
     Lanes,
     Loop,
@@ -39,7 +40,7 @@ class JvpOfLoop(NamedTuple):
 def jvp_of_loop(loop: Loop, nonzeros: Sequence[bool]) -> JvpOfLoop:
     """Add tangents where the inputs have them, and where the carry and `back` get them."""
     given = loop.inputs(nonzeros)
-    forward = loop.forward_jaxpr
+    forward = simplify_single_updates(loop.forward_jaxpr)
 
     def transform(carry: list[bool]) -> tuple[tuple[Any, list[bool]], list[bool]]:
         marks = [*given.consts, *carry, *given.xs]

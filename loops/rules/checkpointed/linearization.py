@@ -11,6 +11,7 @@ from typing import Any
 
 from loops import _jax
 from loops.primitives.checkpointed_loop import Loop, LoopInputs, checkpointed_loop_p
+from loops.primitives.layout import cut
 from loops.rules.checkpointed.forward_mode import JvpOfLoop, inputs_with_tangents, jvp_of_loop
 from loops.rules.checkpointed.partial_evaluation import (
     KnownHalf,
@@ -37,12 +38,13 @@ def checkpointed_loop_linearize(
 
     def tangent_fun(residuals: list[Any], _: Any, *tangents: Any) -> list[Any]:
         steps, values = residuals[0], loop.inputs(residuals[1 : 1 + len(primals)])
-        known = KnownHalf([], steps, residuals[1 + len(primals) :])
+        reads, cache = cut(residuals[1 + len(primals) :], [split.num_reads])
+        known = KnownHalf([], steps, reads, cache)
         inputs = inputs_with_tangents(jvp, values, loop.inputs(tangents))
         later = split.later.loop.bind(inputs_of_later_half(split, inputs, known))
         return tangents_out(nonzeros_out, unknown_outputs_of(split, later), primals_out)
 
-    residuals = [known.steps, *primals, *known.cache]
+    residuals = [known.steps, *primals, *known.reads, *known.cache]
     return _jax.linearize_result(primals_out, nonzeros_out, residuals, None, tangent_fun)
 
 

@@ -19,8 +19,9 @@ from loops.primitives.checkpointed_loop import (
     checkpointed_loop_abstract_eval,
     checkpointed_loop_p,
 )
-from loops.primitives.layout import keep, merge
+from loops.primitives.layout import cut, keep, merge
 from loops.rules.checkpointed.dead_code import LiveLoop, live_loop
+from loops.rules.checkpointed.reads_of_buffers import costs_less, keep_reads
 from loops.rules.fixpoint import grow_to_fixpoint
 
 
@@ -28,7 +29,8 @@ class SplitLoop(NamedTuple):
     """A loop split by what is known.
 
     `recorded` marks what `known` stores of the carry: what `later` needs of it, which `needed`
-    marks, and what the whole loop was to store.
+    marks, and what the whole loop was to store. The last `num_reads` of the ys of `known` are the
+    last xs of `later`: what its steps read of large buffers.
     """
 
     known: LiveLoop
@@ -36,6 +38,7 @@ class SplitLoop(NamedTuple):
     unknown_outputs: LoopOutputs
     recorded: tuple[bool, ...] | None
     needed: list[bool]
+    num_reads: int
 
 
 def split_loop(loop: Loop, unknown: LoopInputs, record: bool) -> SplitLoop | None:
@@ -43,24 +46,61 @@ def split_loop(loop: Loop, unknown: LoopInputs, record: bool) -> SplitLoop | Non
     outputs = _unknown_outputs(loop, unknown)
     if outputs is None:
         return None
-    counted = without_debugging(loop)._replace(cond_jaxpr=None, recorded=None)
-    later = live_loop(counted, outputs._replace(cache=[]))
+    halves = _Halves(loop, _later_half(loop, outputs), [])
     needed, recorded = [False] * loop.num_carry, loop.recorded
     if record and loop.backward_jaxpr is None:
-        needed = [
-            used and not is_unknown
-            for used, is_unknown in zip(later.inputs.carry, outputs.carry, strict=True)
-        ]
+        needed = _needed(halves.later, outputs)
+        halves = _halves_with_reads(loop, unknown, outputs, needed) or halves
+        needed = _needed(halves.later, outputs)
+    later = halves.later
     if any(needed):
         before = recorded or (False,) * loop.num_carry
         recorded = tuple(a or b for a, b in zip(before, needed, strict=True))
         cached = tuple(keep(later.inputs.carry, needed))
         later = later._replace(loop=later.loop._replace(cached=cached))
     known_outputs = LoopOutputs(True, *([not u for u in group] for group in outputs[1:]))
-    known = live_loop(loop._replace(recorded=recorded), known_outputs)
+    known_outputs = known_outputs._replace(ys=[*known_outputs.ys, *halves.reads])
+    known = live_loop(halves.known._replace(recorded=recorded), known_outputs)
     if any(keep(known.inputs.flat(), unknown.flat())):
         return None
-    return SplitLoop(known, later, outputs, recorded, needed)
+    return SplitLoop(known, later, outputs, recorded, needed, sum(halves.reads))
+
+
+class _Halves(NamedTuple):
+    """Both halves, the known one with all that it does not need; `reads` marks its last ys."""
+
+    known: Loop
+    later: LiveLoop
+    reads: list[bool]
+
+
+def _later_half(loop: Loop, outputs: LoopOutputs) -> LiveLoop:
+    counted = without_debugging(loop)._replace(cond_jaxpr=None, recorded=None)
+    return live_loop(counted, outputs._replace(cache=[]))
+
+
+def _needed(later: LiveLoop, outputs: LoopOutputs) -> list[bool]:
+    """Which known parts of the carry the later half runs again."""
+    pairs = zip(later.inputs.carry, outputs.carry, strict=True)
+    return [used and not is_unknown for used, is_unknown in pairs]
+
+
+def _halves_with_reads(
+    loop: Loop, unknown: LoopInputs, outputs: LoopOutputs, needed: list[bool]
+) -> _Halves | None:
+    """Both halves with what steps read of large buffers handed on, for as many as that saves."""
+    kept = keep_reads(loop, unknown, outputs, needed)
+    if kept is None:
+        return None
+    later = _later_half(kept.later, outputs)
+    is_needed_still = _needed(later, outputs)
+    if any(keep(kept.is_buffer, is_needed_still)):
+        spared = [a and not b for a, b in zip(kept.is_buffer, is_needed_still, strict=True)]
+        return _halves_with_reads(loop, unknown, outputs, spared)
+    reads = later.inputs.xs[loop.num_xs :]
+    if not costs_less(loop, keep(reads, kept.reads), kept.is_buffer):
+        return None
+    return _Halves(kept.known, later, reads)
 
 
 def without_debugging(loop: Loop) -> Loop:
@@ -111,6 +151,7 @@ class KnownHalf(NamedTuple):
 
     outputs: list[Any]
     steps: Any
+    reads: list[Any]
     cache: list[Any]
 
 
@@ -122,7 +163,8 @@ def run_known_half(loop: Loop, split: SplitLoop, values: LoopInputs) -> KnownHal
     before, later = divide_cache(split.recorded, loop.recorded, split.needed, outputs.cache)
     if loop.cached is not None:
         later = values.cache
-    return KnownHalf(outputs._replace(cache=before).flat(), outputs.steps, later)
+    ys, reads = cut(outputs.ys, [len(outputs.ys) - split.num_reads])
+    return KnownHalf(outputs._replace(ys=ys, cache=before).flat(), outputs.steps, reads, later)
 
 
 def divide_cache(
@@ -151,7 +193,7 @@ def inputs_of_later_half(split: SplitLoop, values: LoopInputs, known: KnownHalf)
         keep(marks.consts, values.consts),
         keep(marks.carry, values.carry),
         keep(marks.back, values.back),
-        keep(marks.xs, values.xs),
+        [*keep(marks.xs[: len(values.xs)], values.xs), *known.reads],
         known.cache,
     )
 
