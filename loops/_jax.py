@@ -269,6 +269,11 @@ def traced_for(jaxpr: Jaxpr) -> str:
     return open_jaxpr(jaxpr).debug_info.traced_for
 
 
+def source_of(jaxpr: Jaxpr) -> str:
+    """The function that a jaxpr was traced from, with its file and line."""
+    return open_jaxpr(jaxpr).debug_info.func_src_info or "a function without a name"
+
+
 def without_names(jaxpr: Jaxpr) -> Any:
     """The debug info of a jaxpr whose inputs and outputs have been rearranged."""
     return jaxpr.jaxpr.debug_info.with_unknown_names()
@@ -846,6 +851,14 @@ def is_debugging(effect: Any) -> bool:
 def may_be_repeated(effect: Any) -> bool:
     """Whether steps with an effect may run again: those of `jax.debug`, and collectives."""
     return is_debugging(effect) or isinstance(effect, core.NamedAxisEffect)
+
+
+def describe_effect(effect: Any) -> str:
+    """An effect in words: JAX's text for those on Refs names variables that nobody has seen."""
+    kinds = ((WriteEffect, "a write to a Ref"), (AccumEffect, "an addition to a Ref"))
+    words = [text for kind, text in kinds if isinstance(effect, kind)]
+    is_read = isinstance(effect, jax_effects.JaxprInputEffect)
+    return words[0] if words else "a read of a Ref" if is_read else str(effect)
 
 
 def without_debugging(jaxpr: Any) -> Any:

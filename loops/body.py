@@ -171,12 +171,3 @@ def trace_scan_body(
     carry_out = traced.out_avals[: carry_tree.num_leaves]
     body = TracedBody(traced.jaxpr, traced.consts, carry_tree, ys_tree)
     return body, BodyOut(carry_tree, carry_out, traced.jaxpr, len(traced.consts))
-
-
-def refuse_forbidden_effects(loop: str, effects: Any) -> None:
-    """Raise if a body has effects that a loop cannot run in the right number and order."""
-    forbidden = _jax.forbidden_effects(effects)
-    if forbidden:
-        raise NotImplementedError(
-            f"Effects not supported in `{loop}`: {forbidden}. Move what has them out of the body."
-        )

@@ -15,7 +15,6 @@ from checks.tracing import LoopBody
 from loops import _jax, observers
 from loops.body import (
     TracedBody,
-    refuse_forbidden_effects,
     trace_scan_body,
     trace_to_fixpoint,
 )
@@ -26,10 +25,10 @@ from loops.checkpointed import (
     FlatLoop,
     bind_checkpointed,
     check_checkpoints,
-    refuse_effects,
     slots_for,
     trace_until,
 )
+from loops.effects import refuse_effects_run_again, refuse_forbidden_effects
 from loops.learning import unfinished_loop
 from loops.lengths import infer_length
 from loops.primitives.checkpointed_loop import MAX_STEPS
@@ -164,7 +163,7 @@ def scan_named(
     if watch and not settled.is_unfinished:
         watch.settled(carry, settled.carry_avals, body.jaxpr)
     _jax.check_closed_over_refs(debug, body.consts, args)
-    refuse_forbidden_effects("scan", body.jaxpr.effects)
+    refuse_forbidden_effects("scan", body.jaxpr)
     if settled.is_unfinished:
         ys_avals = split_scan_outputs(body.jaxpr.out_avals, len(carry)).ys
         stacked = [_jax.unmapped_leading_aval(length, aval) for aval in ys_avals]
@@ -202,16 +201,17 @@ def _bind_checkpointed_scan(
     body: TracedBody, init: Any, xs: list[Any], steps: ScanSteps, early: EarlyEnd
 ) -> list[Any]:
     """Bind a scan that keeps few carries or may end early."""
+    loop = "fori_loop" if _jax.traced_for(body.jaxpr) == "fori_loop" else "scan"
     if early.limit is None and not isinstance(steps.length, int):
         raise NotImplementedError(
-            "scan: `checkpoints` and `until` need a length that is known while tracing, not the "
+            f"{loop}: `checkpoints` and `until` need a length that is known while tracing, not the "
             f"symbolic {steps.length}."
         )
-    refuse_effects("scan", body.jaxpr)
+    refuse_effects_run_again(loop, body.jaxpr)
     goes_on = None
     if early.until is not None:
         goes_on = trace_until(early.until, init.update(map(jax.typeof, init)))
-        refuse_effects("scan", goes_on.jaxpr)
+        refuse_effects_run_again("scan", goes_on.jaxpr)
     length = steps.length if early.limit is None else early.most_steps
     carry, ys = bind_checkpointed(
         FlatLoop(

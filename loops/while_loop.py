@@ -13,7 +13,7 @@ from checks.condition import check_predicate
 from checks.passes import BodyOut
 from checks.tracing import LoopBody
 from loops import _jax, observers
-from loops.body import refuse_forbidden_effects, trace_to_fixpoint
+from loops.body import trace_to_fixpoint
 from loops.checkpointed import (
     UNBOUNDED,
     Checkpoints,
@@ -22,10 +22,10 @@ from loops.checkpointed import (
     bind_checkpointed,
     check_checkpoints,
     check_count,
-    refuse_effects,
     slots_for,
 )
 from loops.cut_off import ask_whether_cut_off
+from loops.effects import refuse_effects_run_again, refuse_forbidden_effects
 from loops.learning import tracing_a_body, unfinished_loop
 from loops.primitives.checkpointed_loop import MAX_STEPS
 from loops.primitives.layout import merge, partition
@@ -166,7 +166,7 @@ def while_loop_named(
     traced = settled.traced
     if watch and not settled.is_unfinished:
         watch.settled(init, settled.carry_avals, traced.body_jaxpr)
-    refuse_forbidden_effects("while", traced.cond_jaxpr.effects | traced.body_jaxpr.effects)
+    refuse_forbidden_effects("while", traced.cond_jaxpr, traced.body_jaxpr)
     if settled.is_unfinished:
         return traced.carry_tree.unflatten(unfinished_loop(settled.carry_avals))
     bind = bind_while if bound == UNBOUNDED else partial(_bind_checkpointed_while, bound)
@@ -175,7 +175,7 @@ def while_loop_named(
 
 def _bind_checkpointed_while(bound: StepBound, traced: TracedWhile, init: list[Any]) -> list[Any]:
     """Bind a while loop that keeps few carries for the way back or stops at a number of steps."""
-    refuse_effects("while_loop", traced.cond_jaxpr, traced.body_jaxpr)
+    refuse_effects_run_again("while_loop", traced.cond_jaxpr, traced.body_jaxpr)
     most_steps = bound.max_steps or MAX_STEPS
     carry, _ = bind_checkpointed(
         FlatLoop(

@@ -270,14 +270,19 @@ def _accumulators(
     return [accumulator(aval, kind) for aval, kind in zip(avals, how, strict=True)]
 
 
-def while_transpose(cotangents: Sequence[Any], *args: Any, **_: Any) -> list[None]:
+def while_transpose(cotangents: Sequence[Any], *args: Any, body_jaxpr: Any, **_: Any) -> list[None]:
     """Refuse, with the ways out, unless nothing is asked of the loop."""
     if all(_jax.is_zero(ct) for ct in cotangents):
         return [None] * len(args)
-    raise ValueError(
+    error = ValueError(
         "Reverse-mode differentiation does not work for lax.while_loop or lax.fori_loop with "
         "dynamic start/stop values. Try using lax.scan, or using fori_loop with static start/stop."
     )
+    error.add_note(
+        f"The loop's body is {_jax.source_of(body_jaxpr)}. With `max_steps=` or `checkpoints=` the "
+        "loop has derivatives in reverse mode too, whatever its number of steps."
+    )
+    raise error
 
 
 _jax.primitive_transposes[while_p] = while_transpose

@@ -1,5 +1,7 @@
 """What `checkpoints`, `max_steps` and `until` may be, and what is said where they are not."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,6 +121,47 @@ def test_effects_that_must_not_be_repeated(run):
     """A step with an `io_callback` would run again on the way back, so it is refused."""
     with pytest.raises(NotImplementedError, match="The way back runs steps again"):
         run()
+
+
+def counts(ref):
+    """A step that counts itself in a Ref."""
+
+    def step(c):
+        ref[...] += 1
+        return c + 1
+
+    return step
+
+
+LINE = counts.__code__.co_firstlineno + 4
+
+
+@pytest.mark.parametrize(
+    ("loop", "run"),
+    [
+        ("scan", lambda f: loops.scan(lambda c, _: (f(c), None), ONE, None, 3, checkpoints=2)),
+        ("while_loop", lambda f: loops.while_loop(lambda c: c < 3, f, ONE, max_steps=5)),
+        ("fori_loop", lambda f: loops.fori_loop(0, 3, lambda _, c: f(c), ONE, checkpoints=2)),
+        (
+            "fori_loop",
+            lambda f: loops.fori_loop(0, jnp.int32(3) + 0, lambda _, c: f(c), ONE, max_steps=5),
+        ),
+    ],
+)
+def test_refs_that_steps_use(loop, run):
+    """The message names the loop that was called and the line that uses a Ref, not variables."""
+    step = counts(jax.new_ref(jnp.float32(0)))
+    with pytest.raises(NotImplementedError) as caught:
+        jax.jit(lambda: run(jax.jit(step)))()
+    assert str(caught.value) == (
+        f"Effects not supported in a `{loop}` with `checkpoints`, `max_steps` or `until`: "
+        f"[a read of a Ref, a write to a Ref] at {caught.value.place}. The way back runs steps "
+        "again, and these must not run again. Move what has them out of the loop, or leave those "
+        "arguments out."
+    )
+    assert caught.value.effects == ("a read of a Ref", "a write to a Ref")
+    assert caught.value.place[:2] == (__file__, LINE)
+    assert copy.copy(caught.value).place == caught.value.place
 
 
 def test_prints_are_not_repeated(capsys):

@@ -256,6 +256,22 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             compile_(differentiate(fun))(2.0 * ONE)
 
+    def test_reverse_mode_notes(self):
+        """A note says which body it is about, and the arguments with which it would work."""
+
+        def body(c):
+            return c * c
+
+        fun = lambda x: OURS.while_loop(lambda c: c < 10.0, body, x)
+        with pytest.raises(ValueError, match=r"^Reverse-mode") as caught:
+            jax.grad(fun)(2.0 * ONE)
+        line = body.__code__.co_firstlineno
+        assert caught.value.__notes__[0] == (
+            f"The loop's body is {body.__qualname__.split('.')[-1]} at {__file__}:{line}. With "
+            "`max_steps=` or `checkpoints=` the loop has derivatives in reverse mode too, whatever "
+            "its number of steps."
+        )
+
     @primitives
     def test_reverse_mode_of_what_does_not_go_through(self, loops: Implementation):
         """A while loop beside the differentiated path, or without tangents, is no obstacle."""
