@@ -29,13 +29,16 @@ class Cache(NamedTuple):
     stored: list[Any]
 
 
+NOTHING_STORED = Cache(None, [])
+
+
 class WayThere(NamedTuple):
     """What a loop has when it has ended."""
 
     steps: Any
     carry: list[Any]
     ys: list[Any]
-    cache: Cache | None
+    cache: Cache
 
 
 def run_there(loop: Loop, inputs: LoopInputs) -> WayThere:
@@ -61,7 +64,7 @@ def _run_as_scan(loop: Loop, inputs: LoopInputs) -> WayThere:
         num_carry=loop.num_carry,
     )
     carry, ys = cut(outputs, [loop.num_carry])
-    return WayThere(inputs.limit, carry, ys, None)
+    return WayThere(inputs.limit, carry, ys, NOTHING_STORED)
 
 
 def _run(loop: Loop, inputs: LoopInputs) -> WayThere:
@@ -71,7 +74,7 @@ def _run(loop: Loop, inputs: LoopInputs) -> WayThere:
     state = _run_until(loop, steps, inputs.limit, LARGEST, state)
     # Without a condition the steps are known before: then no way back waits for the way there.
     taken = state.taken if loop.cond_jaxpr is not None else lax.max(inputs.limit, np.int32(0))
-    return WayThere(taken, state.carry, state.ys, None)
+    return WayThere(taken, state.carry, state.ys, NOTHING_STORED)
 
 
 class _State:

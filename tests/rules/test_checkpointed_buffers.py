@@ -245,6 +245,29 @@ def test_when_the_buffer_is_stored(
     assert large_and_stored(gradient, jnp.float32(0.7)) == expected
 
 
+@pytest.mark.parametrize("read", [last_row, lambda b, i: jnp.sin(b[0])], ids=["read", "unread"])
+@pytest.mark.parametrize("order", [1, 2])
+def test_memory_does_not_grow_with_the_slots(read: Callable[..., Any], order: int):
+    """Whatever the order of the derivative, a compiled program has room for a few buffers only."""
+    slots = 40
+
+    def fun(x: Any) -> Any:
+        def step(state: Any, i: Any) -> Any:
+            row, b = state
+            row = jnp.sin(row) + 0.1 * x * read(b, i)
+            return (row, b.at[i].set(row)), None
+
+        start = (x * jnp.ones(8, jnp.float32), jnp.zeros((2000, 8), jnp.float32))
+        (row, b), _ = loops.scan(step, start, jnp.arange(1, 61), checkpoints=slots)
+        return jnp.sum(b * row[None])
+
+    for _ in range(order):
+        fun = jax.grad(fun)
+    memory = jax.jit(fun).lower(jnp.float32(0.7)).compile().memory_analysis()
+    assert memory is not None
+    assert memory.temp_size_in_bytes < 6 * 2000 * 8 * 4
+
+
 def test_two_buffers_of_which_one_is_needed_whole():
     """The one that is read row by row is not stored, the other one is."""
 

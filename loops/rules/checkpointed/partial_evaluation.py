@@ -21,7 +21,7 @@ from loops.primitives.checkpointed_loop import (
 )
 from loops.primitives.layout import cut, keep, merge
 from loops.rules.checkpointed.dead_code import LiveLoop, live_loop
-from loops.rules.checkpointed.reads_of_buffers import costs_less, keep_reads
+from loops.rules.checkpointed.reads_of_buffers import costs_less, keep_reads_of_known
 from loops.rules.fixpoint import grow_to_fixpoint
 
 
@@ -89,10 +89,10 @@ def _halves_with_reads(
     loop: Loop, unknown: LoopInputs, outputs: LoopOutputs, needed: list[bool]
 ) -> _Halves | None:
     """Both halves with what steps read of large buffers handed on, for as many as that saves."""
-    kept = keep_reads(loop, unknown, outputs, needed)
+    kept = keep_reads_of_known(loop, unknown, outputs, needed)
     if kept is None:
         return None
-    later = _later_half(kept.later, outputs)
+    later = _later_half(kept.back, outputs)
     is_needed_still = _needed(later, outputs)
     if any(keep(kept.is_buffer, is_needed_still)):
         spared = [a and not b for a, b in zip(kept.is_buffer, is_needed_still, strict=True)]
@@ -100,7 +100,7 @@ def _halves_with_reads(
     reads = later.inputs.xs[loop.num_xs :]
     if not costs_less(loop, keep(reads, kept.reads), kept.is_buffer):
         return None
-    return _Halves(kept.known, later, reads)
+    return _Halves(kept.there, later, reads)
 
 
 def without_debugging(loop: Loop) -> Loop:
