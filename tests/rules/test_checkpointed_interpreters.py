@@ -57,6 +57,27 @@ def test_checkify_finds_a_nan_inside(derivative, jit):
     assert error.get() is None
 
 
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_checkify_finds_nothing_in_the_placement(slots):
+    """No index with which carries are placed, stored and found again is out of bounds."""
+
+    def known(x, n):
+        return loops.fori_loop(0, n, lambda _, c: jnp.sin(c), x, checkpoints=slots)
+
+    def unknown(x, n):
+        state = (jnp.int32(0), x)
+        step = lambda s: (s[0] + 1, jnp.sin(s[1]))
+        return loops.while_loop(lambda s: s[0] < n, step, state, checkpoints=slots)[1]
+
+    for fun in (known, unknown):
+        checked = jax.jit(checkify.checkify(jax.grad(fun), errors=checkify.all_checks))
+        gradient = jax.jit(jax.grad(fun))
+        for steps in (0, 1, 7, 30):
+            error, got = checked(jnp.float32(0.5), np.int32(steps))
+            assert error.get() is None
+            np.testing.assert_allclose(got, gradient(jnp.float32(0.5), np.int32(steps)), rtol=1e-6)
+
+
 @pytest.mark.parametrize("derivative", [lambda f: f, jax.grad], ids=["value", "gradient"])
 @pytest.mark.parametrize("name", ["scan", "static fori", "until"])
 def test_jet(name, derivative):
