@@ -407,6 +407,19 @@ def evaluate_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:
 staged_call_p = core.closed_call_p
 
 
+def _let_calls_have_names() -> None:
+    """Let `jax_enable_checks` pass calls with the name that vmap gives them, as JAX 0.12 does."""
+    check = core.custom_typechecks[staged_call_p]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(check).parameters.values())
+    if not takes_all:
+        core.custom_typechecks[staged_call_p] = lambda context, *atoms, call_jaxpr, **_: check(
+            context, *atoms, call_jaxpr=call_jaxpr
+        )
+
+
+_let_calls_have_names()
+
+
 def staged_call_equation(
     jaxpr: Jaxpr, invars: Sequence[Any], outvars: Sequence[Any], like: JaxprEqn
 ) -> JaxprEqn:

@@ -252,3 +252,12 @@ def test_donated_arguments():
     gradient = jax.jit(jax.grad(fun, 1), donate_argnums=1)(WEIGHT, start)
     assert start.is_deleted()
     np.testing.assert_allclose(gradient, jax.grad(fun, 1)(WEIGHT, START), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", DYNAMIC_LOOPS)
+def test_type_checks(name):
+    """JAX's own check of every jaxpr finds nothing, in second derivatives and lanes either."""
+    fun = DYNAMIC_LOOPS[name].ours
+    with jax.enable_checks(True):
+        jax.make_jaxpr(jax.hessian(fun))(WEIGHT, START)
+        jax.make_jaxpr(jax.vmap(jax.grad(fun), (None, 0)))(WEIGHT, jnp.stack([START, START]))
