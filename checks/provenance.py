@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from jax.core import AbstractValue, ShapedArray
 
-from checks.jaxprs import Scope, equation_text, inner_outputs, is_literal
+from checks.jaxprs import Scope, computed_from, equation_text, inner_outputs, is_literal
 from checks.source import Place, shown
 
 # What promotion of dtypes and broadcasting of shapes put before an operation.
@@ -79,10 +79,12 @@ class Provenance:
 class Root(NamedTuple):
     """Where a foreign type comes from: an equation, or an input or constant that `consumer` reads.
 
-    `meets` is the nearest equation after it that also reads a value of the carry's own type.
+    `atom` is the value of the foreign type, and `meets` is the nearest equation after it that also
+    reads a value of the carry's own type.
     """
 
     scope: Scope
+    atom: Any
     eqn: Any
     consumer: "Reader | None"
     meets: "Reader | None"
@@ -163,7 +165,7 @@ class _Walk:
     ) -> Iterator[Root]:
         """The roots of a value that `consumer` reads."""
         if is_literal(atom):
-            yield Root(scope, None, consumer, meets)
+            yield Root(scope, atom, None, consumer, meets)
             return
         # The same jaxpr may stand in two equations: a jitted function that is called twice.
         key = (id(scope.eqn), id(scope.jaxpr), atom)
@@ -189,7 +191,7 @@ class _Walk:
         if all(map(is_literal, eqn.invars)):  # an array made of constants
             foreign = []
         if not foreign:
-            yield Root(scope, eqn, consumer, meets)
+            yield Root(scope, eqn.outvars[output], eqn, consumer, meets)
         reader = Reader(scope, eqn, sum(not is_literal(operand) for operand in foreign))
         is_meeting = any(is_native(operand.aval) for operand in eqn.invars)
         for operand in foreign:
@@ -200,11 +202,17 @@ class _Walk:
     ) -> Iterator[Root]:
         outer = scope.operand_of(atom)
         if outer is None or scope.parent is None:
-            yield Root(scope, None, consumer, meets)
+            yield Root(scope, atom, None, consumer, meets)
         elif self.aspect.is_foreign(outer.aval):
+            if is_literal(outer) and _is_loop(scope.eqn):  # the line that starts the loop has it
+                consumer = Reader(scope.parent, scope.eqn, 1)
             yield from self.roots(scope.parent, outer, consumer, meets)
         else:  # a row of what is scanned over, say: the equation around made the type
-            yield Root(scope.parent, scope.eqn, consumer, meets)
+            yield Root(scope.parent, outer, scope.eqn, consumer, meets)
+
+
+def _is_loop(eqn: Any) -> bool:
+    return "body_jaxpr" in eqn.params or "num_carry" in eqn.params
 
 
 class Trail(NamedTuple):
@@ -212,12 +220,13 @@ class Trail(NamedTuple):
 
     `sites` could be changed to mend it: what made the foreign type, what took it over, what is
     returned, and the calls of helpers that these stand in. `upstream` are those of reductions that
-    the roots were computed with.
+    the roots were computed with. `from_carry` says whether a root was computed from the carry.
     """
 
     provenance: Provenance | None
     sites: tuple[Place, ...] = ()
     upstream: tuple["Upstream", ...] = ()
+    from_carry: bool = True
 
 
 class Upstream(NamedTuple):
@@ -228,13 +237,14 @@ class Upstream(NamedTuple):
     primitive: str
 
 
-def follow(jaxpr: Any, output: int, in_aval: AbstractValue) -> Trail:
+def follow(jaxpr: Any, output: int, in_aval: AbstractValue, carry: slice) -> Trail:
     """Follow an output of a body back to where its type became another than that of its input.
 
     Args:
       jaxpr: the body's jaxpr.
       output: position of the output.
       in_aval: the type that it should have.
+      carry: which inputs of the jaxpr are the carry.
 
     Returns:
       The trail; without a provenance where no line of the user's is known: the body returns another
@@ -246,7 +256,9 @@ def follow(jaxpr: Any, output: int, in_aval: AbstractValue) -> Trail:
     for aspect in differing(in_aval, atom.aval):
         found = [root for root in _Walk(aspect).roots(scope, atom) if root.places()]
         if found:
-            return _trail(aspect, found, last)
+            variables = scope.jaxpr.invars[carry]
+            from_carry = any(computed_from(r.scope, [r.atom], variables) for r in found)
+            return _trail(aspect, found, last)._replace(from_carry=from_carry)
     return Trail(None, tuple(last))
 
 
