@@ -22,20 +22,26 @@ Rewrite = Callable[[str], str | None]  # an expression's text to another's
 class LeafProblem:
     """A leaf with an input type that is not its output type, and what is known about it.
 
-    `path` leads to it in the user's carry, and `parameter` is what the body calls it. `sites` are
+    `path` leads to it in the user's carry, `carry` are the types of all of that as it goes in, and
+    `parameter` is what the body calls the leaf. `sites` are
     the expressions to change, and `upstream` the reductions that the output was computed with.
-    `has_siblings` says whether other leaves are broken as well.
+    `from_carry` says whether what has the foreign type was computed from the carry, and
+    `has_siblings` whether other leaves are broken as well. `ends_loop` says whether the condition
+    of a while loop reads it.
     """
 
     path: tuple[Any, ...]
+    carry: Any
     parameter: str
     before: ShapedArray
     after: ShapedArray
     provenance: Provenance | None
     sites: tuple[Place, ...]
     upstream: tuple[Upstream, ...]
+    from_carry: bool
     written: WrittenBody
     has_siblings: bool
+    ends_loop: bool
 
     @property
     def init(self) -> str:

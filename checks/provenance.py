@@ -226,7 +226,7 @@ class Trail(NamedTuple):
     provenance: Provenance | None
     sites: tuple[Place, ...] = ()
     upstream: tuple["Upstream", ...] = ()
-    from_carry: bool = True
+    from_carry: bool = False
 
 
 class Upstream(NamedTuple):
@@ -237,14 +237,14 @@ class Upstream(NamedTuple):
     primitive: str
 
 
-def follow(jaxpr: Any, output: int, in_aval: AbstractValue, carry: slice) -> Trail:
+def follow(jaxpr: Any, output: int, in_aval: AbstractValue, carry: slice = slice(0)) -> Trail:
     """Follow an output of a body back to where its type became another than that of its input.
 
     Args:
       jaxpr: the body's jaxpr.
       output: position of the output.
       in_aval: the type that it should have.
-      carry: which inputs of the jaxpr are the carry.
+      carry: which inputs of the jaxpr are the user's carry.
 
     Returns:
       The trail; without a provenance where no line of the user's is known: the body returns another
