@@ -84,6 +84,7 @@ class _Explanation:
         self.trial = Trial(body, subtree_at(first, body.slot), Budget())
         self.broken = {mismatch.path[len(body.slot) :] for mismatch in mismatches}
         self.mended: dict[KeyPath, Suggestion] = {}
+        self.faults: list[Suggestion] = []  # advice whose place is the line to name
 
     def of_mismatch(self, mismatch: CarryMismatch) -> CarryMismatch:
         """A mismatch with its provenance and a suggestion."""
@@ -94,7 +95,9 @@ class _Explanation:
             found = self._of_leaf(mismatch, path)
         suggestion = self._first_that_works(mismatch, path, found.changes)
         provenance = found.provenance
-        if provenance is not None and suggestion is not None:
+        if suggestion is not None and suggestion in self.faults:
+            provenance = Provenance(suggestion.place)
+        elif provenance is not None and suggestion is not None:
             provenance = _blaming_what_helps(provenance, found.upstream, suggestion)
         return dataclasses.replace(mismatch, provenance=provenance, suggestion=suggestion)
 
@@ -185,7 +188,8 @@ class _Explanation:
             return self.mended[path]
         try:
             for change in changes:
-                trial = self.trial.with_change(change) if any(change) else None
+                is_empty = not (change.edits or change.init)
+                trial = None if is_empty else self.trial.with_change(change)
                 after = None if trial is None else trial.mismatches()
                 if trial is None or after is None:
                     continue
@@ -194,6 +198,7 @@ class _Explanation:
                 # Where the structure differs, what else is wrong has not been told yet.
                 if is_mended and (left <= self.broken or mismatch.kind == "structure"):
                     suggestion = self._suggestion(mismatch, change, left - self.broken)
+                    self.faults += [suggestion] * change.is_the_fault
                     self.mended |= dict.fromkeys(self.broken - left, suggestion)
                     self.trial, self.broken = trial, self.broken & left
                     return suggestion

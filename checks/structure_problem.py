@@ -16,8 +16,8 @@ from checks.written import WrittenBody
 class StructureProblem:
     """A component whose structure differs: the pytrees of types that go in and come out.
 
-    `path` leads to it in the carry of the user, and `carry` is all of that as it goes in. `sites` are
-    the expressions that the body returns for it, `parameter` what the body calls what goes in.
+    `path` leads to it in the carry, and `carry` is all of that as it goes in. `sites` are the
+    expressions that the body returns for it, and `parameter` is what the body calls what goes in.
     """
 
     path: tuple[Any, ...]

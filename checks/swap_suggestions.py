@@ -33,7 +33,7 @@ def carry_and_y(written: WrittenBody, jaxpr: Any, carry: slice, num_out: int) ->
         return
     edit = changed_site(pair, lambda text: swapped(text, 0, 1))
     if edit is not None:
-        yield Change((edit,))
+        yield Change((edit,), is_the_fault=True)
 
 
 def _y_is_the_carry(scope: Scope, carry: slice, num_out: int) -> bool:
@@ -67,7 +67,7 @@ def two_components(
     for place in written.returned(tuple(parent)).exact:
         edit = changed_site(place, lambda text: swapped(text, first.idx, second.idx))
         if edit is not None:
-            yield Change((edit,))
+            yield Change((edit,), is_the_fault=True)
 
 
 def _fits(before: Any, after: Any) -> bool:

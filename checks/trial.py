@@ -27,10 +27,14 @@ class InitChange(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a piece of advice changes: expressions in the source, parts of the initial carry."""
+    """What a piece of advice changes: expressions in the source, parts of the initial carry.
+
+    `is_the_fault` says that the expression is what is wrong, wherever the types were made.
+    """
 
     edits: tuple[Edit, ...] = ()
     init: tuple[InitChange, ...] = ()
+    is_the_fault: bool = False
 
 
 class OutOfTime(Exception):  # noqa: N818  no error of the user's
