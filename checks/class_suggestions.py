@@ -103,7 +103,7 @@ def _other_static_fields(problem: StructureProblem) -> Iterator[Change]:
     fields = ", ".join(f"{name}={value!r}" for name, value in values.items())
     module = problem.written.alias(dataclasses, "dataclasses") or "dataclasses"
     code = f"{module}.replace({problem.init}, {fields})"
-    yield Change((), (InitChange(problem.path, types, code),))
+    yield Change((), (InitChange(problem.path, code),))
 
 
 def _reads_other_fields(problem: StructureProblem, types: Any) -> bool:

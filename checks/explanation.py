@@ -81,7 +81,7 @@ class _Explanation:
         self.carry = slice(before, before + len(key_paths(self.carry_in)))  # among the inputs
         self.written = WrittenBody(body)
         self.parameter = parameter_name(body.fun, body.position)
-        self.trial = Trial(body, subtree_at(first, body.slot), Budget())
+        self.trial = Trial(body, subtree_at(first, body.slot), self.written.names, Budget())
         self.broken = {mismatch.path[len(body.slot) :] for mismatch in mismatches}
         self.mended: dict[KeyPath, Suggestion] = {}
         self.faults: list[Suggestion] = []  # advice whose place is the line to name
@@ -95,7 +95,7 @@ class _Explanation:
             found = self._of_leaf(mismatch, path)
         suggestion = self._first_that_works(mismatch, path, found.changes)
         provenance = found.provenance
-        if suggestion is not None and suggestion in self.faults:
+        if suggestion in self.faults and suggestion is not None and suggestion.place is not None:
             provenance = Provenance(suggestion.place)
         elif provenance is not None and suggestion is not None:
             provenance = _blaming_what_helps(provenance, found.upstream, suggestion)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from checks.growth import growth_of
-from checks.leaf_problem import LeafProblem, changed_site, dtype_code
+from checks.leaf_problem import LeafProblem, changed_site, dtype_code, placed
 from checks.naming import parameter_name
 from checks.rewriting import call_method, operand, two_arguments
 from checks.trial import Change, InitChange
@@ -68,9 +68,10 @@ def _buffer(problem: LeafProblem, shape: tuple[Any, ...], where: str) -> InitCha
     """The initial carry as a buffer of zeros that begins or ends with what it was."""
     alias = problem.written.jnp
     code = f"{alias or 'jnp'}.zeros({shape!r}, {dtype_code(problem.before.dtype, alias)})"
+    code = placed(code, problem.before, problem.written)
     if 0 not in problem.before.shape:
         code += f".at[{where}].set({problem.init})"
-    return InitChange(problem.path, problem.before.update(shape=shape), code)
+    return InitChange(problem.path, code)
 
 
 def _in_place(problem: LeafProblem, grown: _Axis, buffer: InitChange) -> Iterator[Change]:

@@ -95,21 +95,28 @@ def _one_of_several(problem: StructureProblem) -> Iterator[Change]:
     if not isinstance(before, ShapedArray):
         return
     items = dict(enumerate(after)) if type(after) in (list, tuple) else after
-    fits = [k for k, item in items.items() if _fits(before, item)] if type(items) is dict else []
+    pairs = items.items() if type(items) is dict else ()
+    fits = [k for k, item in pairs if _looks_like(before, item)]
     if len(fits) == 1:
         yield from _edited(problem, lambda text: element(text, fits[0]))
+
+
+def _looks_like(before: Any, item: Any) -> bool:
+    """Whether a type is another, wherever its values are."""
+    both = isinstance(before, ShapedArray) and isinstance(item, ShapedArray)
+    return both and (before.shape, before.dtype) == (item.shape, item.dtype)
 
 
 def _larger_init(problem: StructureProblem) -> Iterator[Change]:
     """The initial carry with what the body adds to it, as zeros."""
     before, after = problem.before, problem.after
-    code = types_code(after, problem.written.jnp)
+    code = types_code(after, problem.written)
     if code is None or after is None:
         return
     # Zeros in the place of numbers that the author started from would be other numbers.
     code = _extended(problem) if tree_leaves(before) else code
     if code is not None:
-        yield Change((), (InitChange(problem.path, after, code),))
+        yield Change((), (InitChange(problem.path, code),))
 
 
 def _without_new_keys(problem: StructureProblem) -> Iterator[Change]:
@@ -131,11 +138,11 @@ def _extended(problem: StructureProblem) -> str | None:
             {k: after[k] for k in before},
             {k: v for k, v in after.items() if k not in before},
         )
-        entries = [f"{k!r}: {types_code(v, problem.written.jnp)}" for k, v in new.items()]
+        entries = [f"{k!r}: {types_code(v, problem.written)}" for k, v in new.items()]
         around = "{{**{}, {}}}"
     elif type(before) in (list, tuple) and len(before) < len(after):
         kept, new = after[: len(before)], after[len(before) :]
-        entries = [str(types_code(item, problem.written.jnp)) for item in new]
+        entries = [str(types_code(item, problem.written)) for item in new]
         around = "[*{}, {}]" if type(before) is list else "(*{}, {})"
     else:
         return None

@@ -18,6 +18,7 @@ from checks.leaf_problem import (
     init_of_type,
     rewritten,
 )
+from checks.placement_suggestions import placement_changes, with_placement
 from checks.rewriting import (
     call_method,
     called_name,
@@ -31,7 +32,7 @@ from checks.rewriting import (
     with_other_shape,
     without_keyword,
 )
-from checks.trial import Change, InitChange
+from checks.trial import Change
 
 
 def candidates(problem: LeafProblem) -> Iterator[Change]:
@@ -39,13 +40,10 @@ def candidates(problem: LeafProblem) -> Iterator[Change]:
     same_dtype = problem.before.dtype == problem.after.dtype
     same_shape = problem.before.shape == problem.after.shape
     if same_dtype and same_shape:
-        yield from _placement_changes(problem)
-    elif same_shape:
-        yield from _dtype_changes(problem)
-    elif same_dtype:
-        yield from _shape_changes(problem)
-    else:
-        yield from _both_changes(problem)
+        yield from placement_changes(problem)
+        return
+    changes = _dtype_changes if same_shape else _shape_changes if same_dtype else _both_changes
+    yield from with_placement(problem, changes(problem))
 
 
 # ---------------------------------------------------------------- dtypes
@@ -65,7 +63,7 @@ def _dtype_changes(problem: LeafProblem) -> Iterator[Change]:
     if not _is_numeric(problem):
         return
     before, after = problem.before.dtype, problem.after.dtype
-    start = init_of_type(problem, problem.before.update(dtype=after))
+    start = init_of_type(problem, after, problem.before.shape)
     if _kind(before) < _kind(after):
         yield from _changes_that_lose_nothing(problem, start)
         return
@@ -153,7 +151,7 @@ def _shape_changes(problem: LeafProblem) -> Iterator[Change]:
         yield rewritten(reduction.place, lambda text: with_keyword(text, "keepdims", "True"))
     yield from each_site(problem, _shape_rewrites(problem))
     if _starts_too_small(problem):
-        yield init_of_type(problem, after.update(dtype=before.dtype))
+        yield init_of_type(problem, before.dtype, after.shape)
 
 
 def _starts_too_small(problem: LeafProblem) -> bool:
@@ -240,11 +238,11 @@ def _both_changes(problem: LeafProblem) -> Iterator[Change]:
         yield from _key_changes(problem)
         return
     if _starts_too_small(problem):
-        yield init_of_type(problem, problem.after)
+        yield init_of_type(problem, problem.after.dtype, problem.after.shape)
     keep: Rewrite = lambda text: with_keyword(text, "keepdims", "True")  # noqa: E731
     shapes = [keep, *_shape_rewrites(problem)]
     if _kind(problem.before.dtype) < _kind(problem.after.dtype):
-        start = init_of_type(problem, problem.before.update(dtype=problem.after.dtype))
+        start = init_of_type(problem, problem.after.dtype, problem.before.shape)
         for change in each_site(problem, shapes):
             yield Change(change.edits, start.init)
         return
@@ -258,23 +256,3 @@ def _one_after_other(first: Rewrite, second: Rewrite) -> Rewrite:
         return None if half is None else second(half)
 
     return both
-
-
-def _placement_changes(problem: LeafProblem) -> Iterator[Change]:
-    """Types that differ in varying axes, memory space or sharding alone."""
-    before, after, jax = problem.before, problem.after, problem.written.jax
-    gained = tuple(sorted(after.mat.varying - before.mat.varying, key=str))
-    lost = tuple(sorted(before.mat.varying - after.mat.varying, key=str))
-    if gained:
-        types = before.update(
-            manual_axis_type=before.mat.update(varying=before.mat.varying | set(gained))
-        )
-        code = f"{jax}.lax.pcast({problem.init}, {gained!r}, to='varying')"
-        yield Change((), (InitChange(problem.path, types, code),))
-    if lost:
-        cast: Rewrite = lambda text: f"{jax}.lax.pcast({text}, {lost!r}, to='varying')"  # noqa: E731
-        yield from each_site(problem, [cast])
-    if before.sharding != after.sharding:
-        spec = f"{jax}.sharding.{before.sharding.spec!r}"
-        again: Rewrite = lambda text: f"{jax}.sharding.reshard({text}, {spec})"  # noqa: E731
-        yield from each_site(problem, [again])

@@ -1,10 +1,11 @@
 """What the source of a body says: what it returns for a component, and where a key is added."""
 
 import ast
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import jax
@@ -120,12 +121,18 @@ class WrittenBody:
         """The name of jax in the body's file, or that which it should have."""
         return self.alias(jax, "jax") or "jax"
 
-    def alias(self, module: ModuleType, usual: str) -> str | None:
-        """The name of a module in the body's file, the usual one if it has that."""
+    @property
+    def names(self) -> dict[str, Any]:
+        """What names stand for where advice is pasted: those of the file, and what it imports."""
+        written = {} if self.function is None else self.function.function.__globals__
+        return {"jax": jax, "jnp": jax.numpy, "dataclasses": dataclasses, **written}
+
+    def alias(self, thing: Any, usual: str) -> str | None:
+        """The name of a module or class in the body's file, the usual one if it has that."""
         names = {} if self.function is None else self.function.function.__globals__
-        if names.get(usual) is module:
+        if names.get(usual) is thing:
             return usual
-        return next((name for name, value in names.items() if value is module), None)
+        return next((name for name, value in names.items() if value is thing), None)
 
     def returned(self, path: tuple[Any, ...]) -> Returned:
         """What the body returns for a component of the carry.

@@ -60,7 +60,8 @@ def by_while(body, init, xs):
 def as_written(case: Case):
     """The loop that a body of the table is written for."""
     if case.bounds is not None:
-        return lambda body, init, _: loops.fori_loop(*value(case.bounds), body, init)
+        lower, upper = value(case.bounds)
+        return lambda body, init, _: loops.fori_loop(lower, upper, body, init)
     if case.cond is not None:
         return lambda body, init, _: loops.while_loop(case.cond, body, init)
     return by_scan

@@ -99,7 +99,7 @@ def test_rows_at_the_index():
     for bounds in [(0, 3), (2, 5), (jnp.int32(-1), jnp.int32(2))]:
         with pytest.raises(checks.CarryTypeError) as caught:
             loops.fori_loop(*bounds, lambda i, c: jnp.append(c, i * 2.0), jnp.ones(2))
-        suggestion = caught.value.mismatches[0].suggestion
+        suggestion: Any = caught.value.mismatches[0].suggestion
         init = eval(suggestion.init_code, {**NAMES, "init": jnp.ones(2)})  # noqa: S307
         mended = eval(f"lambda i, c: {suggestion.code}", dict(NAMES))  # noqa: S307
 
