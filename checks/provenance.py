@@ -193,9 +193,20 @@ class _Walk:
         if not foreign:
             yield Root(scope, eqn.outvars[output], eqn, consumer, meets)
         reader = Reader(scope, eqn, sum(not is_literal(operand) for operand in foreign))
-        is_meeting = any(is_native(operand.aval) for operand in eqn.invars)
+        is_meeting = any(is_native(operand.aval) for operand in eqn.invars) or (
+            self.aspect.name == "shape" and any(self._is_spread(scope, v) for v in eqn.invars)
+        )
         for operand in foreign:
             yield from self.roots(scope, operand, reader, reader if is_meeting else meets)
+
+    def _is_spread(self, scope: Scope, operand: Any) -> bool:
+        """Whether an operand is one of the carry's shape, with axes put before it to broadcast."""
+        made = None if is_literal(operand) else scope.producer(operand)
+        return (
+            made is not None
+            and made[0].primitive.name == "broadcast_in_dim"
+            and self.aspect.is_native(made[0].invars[0].aval)
+        )
 
     def _roots_of_input(
         self, scope: Scope, atom: Any, consumer: Reader | None, meets: Reader | None
@@ -257,16 +268,18 @@ def follow(jaxpr: Any, output: int, in_aval: AbstractValue, carry: slice = slice
         found = [root for root in _Walk(aspect).roots(scope, atom) if root.places()]
         if found:
             variables = scope.jaxpr.invars[carry]
-            from_carry = any(computed_from(r.scope, [r.atom], variables) for r in found)
-            return _trail(aspect, found, last)._replace(from_carry=from_carry)
+            of_carry = [root for root in found if computed_from(root.scope, [root.atom], variables)]
+            return _trail(aspect, found, of_carry, last)
     return Trail(None, tuple(last))
 
 
-def _trail(aspect: Aspect, found: list[Root], last: list[Place]) -> Trail:
+def _trail(aspect: Aspect, found: list[Root], of_carry: list[Root], last: list[Place]) -> Trail:
     """Choose the line to name: where the foreign type was made, or where it met the carry."""
     origin = min(found, key=lambda root: (root.is_adapter, root.eqn is None))
     meeting = _meeting(found)
-    tellers = [origin.teller(), meeting] if _makes(origin, aspect) else [meeting, origin.teller()]
+    # Data may have any shape: where the carry takes it over is the line, but not for its own parts.
+    is_made = _makes(origin, aspect) or (aspect.name == "shape" and origin in of_carry)
+    tellers = [origin.teller(), meeting] if is_made else [meeting, origin.teller()]
     teller = next(t for t in tellers if t is not None and t.places())
     lines = [teller.places(), *(t.places() for t in tellers if t is not None), last]
     first, *others = dict.fromkeys(places[0] for places in lines if places)
@@ -283,7 +296,7 @@ def _trail(aspect: Aspect, found: list[Root], last: list[Place]) -> Trail:
         returns=returned and shown(returned),
     )
     sites = tuple(dict.fromkeys(place for places in lines for place in places))
-    return Trail(provenance, sites, tuple(_reductions(found)))
+    return Trail(provenance, sites, tuple(_reductions(found)), bool(of_carry))
 
 
 def _makes(root: Root, aspect: Aspect) -> bool:
