@@ -22,19 +22,29 @@ def other_class_changes(problem: StructureProblem) -> Iterator[Change]:
     before, after = problem.before, problem.after
     if any(isinstance(tree, ShapedArray) or tree is None for tree in (before, after)):
         return
-    if type(before) is type(after):
-        yield from _other_static_fields(problem)
-        return
-    plain = (list, tuple)
-    if type(before) in plain and type(after) in plain:
+    if _is_plain(before) and _is_plain(after):
         if len(before) == len(after):
             yield from edited(problem, lambda text: f"{type(before).__name__}({text})")
+        if _are_sequences(before) and _are_sequences(after):  # grouped in another way
+            yield from _by_order(problem)
+        return
+    if type(before) is type(after):
+        yield from _other_static_fields(problem)
         return
     old, new = _names(before), _names(after)
     if old and new:
         yield from _by_name(problem, old, new)
     elif not (isinstance(before, dict) or isinstance(after, dict)) and _same_parts(before, after):
         yield from _by_order(problem)
+
+
+def _is_plain(tree: Any) -> bool:
+    return type(tree) in (list, tuple)
+
+
+def _are_sequences(tree: Any) -> bool:
+    """Whether all the containers of a pytree are lists and tuples."""
+    return isinstance(tree, ShapedArray) or (_is_plain(tree) and all(map(_are_sequences, tree)))
 
 
 def _names(tree: Any) -> list[Any] | None:

@@ -145,6 +145,8 @@ class _Explanation:
         before, after = subtree_at(self.carry_in, path), subtree_at(self.carry_out, path)
         returned = self.written.returned(path)
         place = self._place_of_key(before, after) or self._place_of_class(after)
+        if type(before) is type(after) is list and len(before) < len(after):
+            place = place or self.written.appends()
         place = place or returned.place
         provenance = None if place is None else Provenance(shown(place))
         problem = StructureProblem(

@@ -183,6 +183,16 @@ class WrittenBody:
         """The only expression that takes a key out of a dictionary."""
         return self._only(lambda node: _removes(node, key))
 
+    def appends(self) -> Place | None:
+        """The only call that makes a list longer."""
+        return self._only(
+            lambda node: (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("append", "extend", "insert")
+            )
+        )
+
     def calls(self, name: str) -> Place | None:
         """The only call of a function or class of that name."""
         return self._only(
