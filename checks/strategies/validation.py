@@ -95,7 +95,8 @@ def check_held(values: np.ndarray, dtype: Any, name: str) -> None:
     except (TypeError, ValueError):
         lost = np.full(values.shape, fill_value=True)
     if lost.any():
-        raise InvalidArgument(f"{name} must be numbers that {dtype} holds, got {values[lost][0]!r}")
+        first = values[lost].tolist()[0]
+        raise InvalidArgument(f"{name} must be numbers that {dtype} holds, got {first!r}")
 
 
 def _rounds(dtype: Any) -> bool:
