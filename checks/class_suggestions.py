@@ -119,5 +119,8 @@ def _other_static_fields(problem: StructureProblem) -> Iterator[Change]:
 def _reads_other_fields(problem: StructureProblem, types: Any) -> bool:
     """Whether the body does something else for the component with its new static fields."""
     body, changed = problem.written.body, with_subtree(problem.carry, problem.path, types)
-    first, second = (body.trace(body.fun, carry).jaxpr for carry in (problem.carry, changed))
+    try:
+        first, second = (body.trace(body.fun, carry).jaxpr for carry in (problem.carry, changed))
+    except Exception:  # noqa: BLE001  the body may refuse them in any way
+        return True
     return str(first) != str(second)

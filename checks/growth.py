@@ -51,12 +51,15 @@ def growth_of(body: LoopBody, carry: Any, path: tuple[Any, ...], axis: int) -> G
     aval = subtree_at(carry, path)
     shape = [n + _LONGER * (i == axis) for i, n in enumerate(aval.shape)]
     longer = with_subtree(carry, path, aval.update(shape=tuple(shape)))
-    traced = trace(
-        lambda before, carry, after: body.fun(*before, carry, *after),
-        body.before,
-        longer,
-        body.after,
-    )
+    try:
+        traced = trace(
+            lambda before, carry, after: body.fun(*before, carry, *after),
+            body.before,
+            longer,
+            body.after,
+        )
+    except Exception:  # noqa: BLE001  one length alone may fit, and fail in any way
+        return None
     jaxpr, index = open_jaxpr(traced.jaxpr), key_paths(carry).index(path)
     walk = _Walk(axis)
     first = len(key_paths(body.before))

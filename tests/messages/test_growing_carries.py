@@ -32,6 +32,7 @@ KEEP_ROWS_APART = [
 ]
 MIX_ROWS = [
     "jnp.append(c, c.mean())",
+    "jnp.append(c + jnp.ones(3), x)",  # takes three rows and no more
     "jnp.append(c, c[0] + x)",
     "jnp.append(x, c[-1] + c)",
     "jnp.append(c, x).cumsum()",
