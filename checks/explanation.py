@@ -10,20 +10,20 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from jax.core import AbstractValue, ShapedArray
-from jax.tree_util import keystr, tree_unflatten
+from jax.tree_util import keystr, tree_leaves, tree_unflatten
 
 from checks.advice import Suggestion
 from checks.errors import CarryMismatch, CarryTypeError
 from checks.jaxprs import Scope, depends_on
-from checks.leaf_problem import LeafProblem, changed_site
+from checks.leaf_problem import LeafProblem
 from checks.naming import parameter_name
 from checks.passes import BodyOut
 from checks.provenance import Provenance, Upstream, follow
-from checks.rewriting import swapped
 from checks.source import Place, shown
 from checks.structure_suggestions import StructureProblem, structure_candidates
 from checks.suggestions import candidates
-from checks.tracing import LoopBody, key_paths
+from checks.swap_suggestions import carry_and_y, two_components
+from checks.tracing import LoopBody, key_paths, trace
 from checks.trial import Budget, Change, OutOfTime, Trial, subtree_at
 from checks.written import WrittenBody
 
@@ -71,17 +71,20 @@ class _Explanation:
         self.body = body
         first, last = tree_unflatten(tree, history[0]), tree_unflatten(tree, history[-1])
         self.carry_in = subtree_at(last, body.slot)
-        self.num_consts = out.num_consts
         self.jaxpr, self.carry_out = out.jaxpr, subtree_at(out.as_pytree(), body.slot)
         # The leaves of the loop's carry that stand before the user's.
         self.offset = 0 if out.jaxpr is None else _leaves_before(last, body.slot)
+        before = out.num_consts + self.offset
         if out.jaxpr is None:  # the body was run step by step
             self.jaxpr = body.trace(body.fun, self.carry_in).jaxpr
+            before = len(tree_leaves(body.before))
+        self.carry = slice(before, before + len(key_paths(self.carry_in)))  # among the inputs
         self.written = WrittenBody(body)
         self.parameter = parameter_name(body.fun, body.position)
-        self.trial = Trial(body, subtree_at(first, body.slot), Budget())
+        self.trial = Trial(body, subtree_at(first, body.slot), self.written.names, Budget())
         self.broken = {mismatch.path[len(body.slot) :] for mismatch in mismatches}
         self.mended: dict[KeyPath, Suggestion] = {}
+        self.faults: list[Suggestion] = []  # advice whose place is the line to name
 
     def of_mismatch(self, mismatch: CarryMismatch) -> CarryMismatch:
         """A mismatch with its provenance and a suggestion."""
@@ -92,7 +95,9 @@ class _Explanation:
             found = self._of_leaf(mismatch, path)
         suggestion = self._first_that_works(mismatch, path, found.changes)
         provenance = found.provenance
-        if provenance is not None and suggestion is not None:
+        if suggestion in self.faults and suggestion is not None and suggestion.place is not None:
+            provenance = Provenance(suggestion.place)
+        elif provenance is not None and suggestion is not None:
             provenance = _blaming_what_helps(provenance, found.upstream, suggestion)
         return dataclasses.replace(mismatch, provenance=provenance, suggestion=suggestion)
 
@@ -101,7 +106,7 @@ class _Explanation:
     def _of_leaf(self, mismatch: CarryMismatch, path: KeyPath) -> "_Found":
         before, after = mismatch.input_type, mismatch.output_type
         position = self.offset + key_paths(self.carry_in).index(path)
-        trail = follow(self.jaxpr, position, before)  # pyrefly: ignore[bad-argument-type]
+        trail = follow(self.jaxpr, position, before, self.carry)  # pyrefly: ignore[bad-argument-type]
         returned = self.written.returned(path)
         sites = tuple(dict.fromkeys([*trail.sites, *returned.exact]))
         provenance = trail.provenance
@@ -111,17 +116,28 @@ class _Explanation:
             return _Found(provenance, iter(()))
         problem = LeafProblem(
             path,
+            self.carry_in,
             self.parameter + keystr(path),
             before,
             after,
             provenance,
             sites,
             trail.upstream,
+            trail.from_carry,
             self.written,
             has_siblings=len(self.broken) > 1,
+            ends_loop=self._ends_loop(path),
         )
         changes = chain(self._swaps(path), candidates(problem))
         return _Found(provenance, changes, trail.upstream)
+
+    def _ends_loop(self, path: KeyPath) -> bool:
+        """Whether the condition of a while loop reads a leaf."""
+        if self.body.condition is None:
+            return False
+        scope = Scope(trace(self.body.condition, self.carry_in).jaxpr)
+        (output,) = scope.jaxpr.outvars
+        return depends_on(scope, output, scope.jaxpr.invars[key_paths(self.carry_in).index(path)])
 
     # ------------------------------------------------------------ another structure
 
@@ -129,10 +145,13 @@ class _Explanation:
         before, after = subtree_at(self.carry_in, path), subtree_at(self.carry_out, path)
         returned = self.written.returned(path)
         place = self._place_of_key(before, after) or self._place_of_class(after)
+        if type(before) is type(after) is list and len(before) < len(after):
+            place = place or self.written.appends()
         place = place or returned.place
         provenance = None if place is None else Provenance(shown(place))
         problem = StructureProblem(
             path,
+            self.carry_in,
             before,
             after,
             returned.exact,
@@ -143,24 +162,12 @@ class _Explanation:
         return _Found(provenance, changes)
 
     def _swaps(self, path: KeyPath) -> Iterator[Change]:
-        """The carry and the y of a scan's body exchanged, where only the y depends on the carry."""
-        pair = self.written.returned_pair()
-        if path or pair is None or not self._y_is_the_carry():
-            return
-        edit = changed_site(pair, swapped)
-        if edit is not None:
-            yield Change((edit,))
-
-    def _y_is_the_carry(self) -> bool:
-        scope = Scope(self.jaxpr)
-        num_carry, num_consts = len(key_paths(self.carry_in)), self.num_consts
-        carry = scope.jaxpr.invars[num_consts : num_consts + num_carry]
-        reads = [
-            any(depends_on(scope, output, source) for source in carry)
-            for output in scope.jaxpr.outvars
-        ]
-        num_out = len(key_paths(self.carry_out))
-        return not any(reads[:num_out]) and any(reads[num_out:])
+        """Two things that the body returns in each other's place."""
+        if not path:
+            num_out = len(key_paths(self.carry_out))
+            yield from carry_and_y(self.written, self.jaxpr, self.carry, num_out)
+        broken = sorted(self.broken, key=keystr)
+        yield from two_components(self.written, broken, self.carry_in, self.carry_out)
 
     def _place_of_key(self, before: Any, after: Any) -> Place | None:
         """Where a key is added to a dictionary, or taken out of it."""
@@ -183,13 +190,17 @@ class _Explanation:
             return self.mended[path]
         try:
             for change in changes:
-                trial = self.trial.with_change(change) if any(change) else None
+                is_empty = not (change.edits or change.init)
+                trial = None if is_empty else self.trial.with_change(change)
                 after = None if trial is None else trial.mismatches()
                 if trial is None or after is None:
                     continue
                 left = {found.path for found in after}
-                if path not in left and (left <= self.broken or mismatch.kind == "structure"):
-                    suggestion = self._suggestion(mismatch, change)
+                is_mended = not any(other[: len(path)] == path for other in left)
+                # Where the structure differs, what else is wrong has not been told yet.
+                if is_mended and (left <= self.broken or mismatch.kind == "structure"):
+                    suggestion = self._suggestion(mismatch, change, left - self.broken)
+                    self.faults += [suggestion] * change.is_the_fault
                     self.mended |= dict.fromkeys(self.broken - left, suggestion)
                     self.trial, self.broken = trial, self.broken & left
                     return suggestion
@@ -199,18 +210,22 @@ class _Explanation:
             return None
         return None
 
-    def _suggestion(self, mismatch: CarryMismatch, change: Change) -> Suggestion:
+    def _suggestion(
+        self, mismatch: CarryMismatch, change: Change, untold: set[KeyPath]
+    ) -> Suggestion:
         component = self.name_of(mismatch)
+        others = ", ".join(sorted(f"{self.parameter}{keystr(path)}" for path in untold))
+        then = f"; then the type of {others} still differs" if untold else ""
         start = "".join(f"start {component} from `{init.code}`" for init in change.init)
         if not change.edits:
-            return Suggestion(start, change.init[0].code)
+            return Suggestion(start + then, change.init[0].code)
         (edit,) = change.edits
         place = Place(edit.file, edit.span.line, edit.code.co_qualname, edit.span)
         old, new = _one_line(edit.old), _one_line(edit.new)
         text = f"at {place} write `{new}` for `{old}`"
         init_code = change.init[0].code if change.init else ""
         text += f", and {start}" if start else ""
-        return Suggestion(text, edit.new, place, edit.old, init_code)
+        return Suggestion(text + then, edit.new, place, edit.old, init_code)
 
     def name_of(self, mismatch: CarryMismatch) -> str:
         """The component as the author of the user's function would write it."""

@@ -4,20 +4,25 @@ A loop whose index the body gets writes its row in place:
 
     c = jnp.concatenate([c, row])     becomes     c = c.at[i + 1].set(row[0])
 
-and any other keeps the last rows of what it joins. After the last step either buffer holds what the
-growing array would have held.
+and any other keeps the last rows of what it joins, or the first ones if the new row comes first:
+
+    c = jnp.append(c, x)              becomes     c = jnp.append(c, x)[1:]
+    c = jnp.append(x, c)              becomes     c = jnp.append(x, c)[:-1]
+
+After the last step each buffer holds what the growing array would have held.
 """
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from checks.leaf_problem import LeafProblem, changed_site, dtype_code
+from checks.growth import growth_of
+from checks.leaf_problem import LeafProblem, changed_site, dtype_code, placed
 from checks.naming import parameter_name
 from checks.rewriting import call_method, operand, two_arguments
 from checks.trial import Change, InitChange
 
 
-class _Growth(NamedTuple):
+class _Axis(NamedTuple):
     """An axis that grows at each step, from how many elements and by how many."""
 
     axis: int
@@ -27,26 +32,27 @@ class _Growth(NamedTuple):
 
 def growth_changes(problem: LeafProblem) -> Iterator[Change]:
     """Changes that make a buffer of a carry that grows."""
-    growth, steps = _growth(problem), problem.written.body.steps
-    if growth is None or not isinstance(steps, int) or steps < 1:
+    grown, steps = _growing_axis(problem), problem.written.body.steps
+    if grown is None or not isinstance(steps, int) or steps < 1:
+        return
+    growth = growth_of(problem.written.body, problem.carry, problem.path, grown.axis)
+    if growth is None:
         return
     shape = list(problem.before.shape)
-    shape[growth.axis] += growth.by * steps
-    leading = ":, " * growth.axis
-    at_front = _buffer(problem, tuple(shape), f"{leading}:{growth.start}")
-    for row in ("", "[0]"):
-        for site in problem.sites:
-            edit = changed_site(site, lambda text, row=row: _in_place(problem, growth, text, row))
-            if edit is not None:
-                yield Change((edit,), (at_front,))
-    at_end = _buffer(problem, tuple(shape), f"{leading}-{growth.start}:")
+    shape[grown.axis] += grown.by * steps
+    leading = ":, " * grown.axis
+    at_front = _buffer(problem, tuple(shape), f"{leading}:{grown.start}")
+    at_end = _buffer(problem, tuple(shape), f"{leading}-{grown.start}:")
+    if growth.side == "end" and not growth.reads_newest:
+        yield from _in_place(problem, grown, at_front)
+    kept = f"[{leading}{grown.by}:]" if growth.side == "end" else f"[{leading}:-{grown.by}]"
     for site in problem.sites:
-        edit = changed_site(site, lambda text: call_method(text, f"[{leading}{growth.by}:]"))
+        edit = changed_site(site, lambda text: call_method(text, kept))
         if edit is not None:
-            yield Change((edit,), (at_end,))
+            yield Change((edit,), (at_end if growth.side == "end" else at_front,))
 
 
-def _growth(problem: LeafProblem) -> _Growth | None:
+def _growing_axis(problem: LeafProblem) -> _Axis | None:
     before, after, provenance = problem.before.shape, problem.after.shape, problem.provenance
     if provenance is None or provenance.primitive not in ("concatenate", "pad"):
         return None
@@ -55,27 +61,36 @@ def _growth(problem: LeafProblem) -> _Growth | None:
         return None
     (axis,) = axes
     by = after[axis] - before[axis]
-    return _Growth(axis, before[axis], by) if isinstance(by, int) and by > 0 else None
+    return _Axis(axis, before[axis], by) if isinstance(by, int) and by > 0 else None
 
 
 def _buffer(problem: LeafProblem, shape: tuple[Any, ...], where: str) -> InitChange:
     """The initial carry as a buffer of zeros that begins or ends with what it was."""
     alias = problem.written.jnp
     code = f"{alias or 'jnp'}.zeros({shape!r}, {dtype_code(problem.before.dtype, alias)})"
+    code = placed(code, problem.before, problem.written)
     if 0 not in problem.before.shape:
         code += f".at[{where}].set({problem.init})"
-    return InitChange(problem.path, problem.before.update(shape=shape), code)
+    return InitChange(problem.path, code)
 
 
-def _in_place(problem: LeafProblem, growth: _Growth, text: str, row: str) -> str | None:
+def _in_place(problem: LeafProblem, grown: _Axis, buffer: InitChange) -> Iterator[Change]:
+    for row in ("", "[0]"):
+        for site in problem.sites:
+            edit = changed_site(site, lambda text, row=row: _row_written(problem, grown, text, row))
+            if edit is not None:
+                yield Change((edit,), (buffer,))
+
+
+def _row_written(problem: LeafProblem, grown: _Axis, text: str, row: str) -> str | None:
     """The call that joins the carry and a row, as a write of the row where the index says."""
     body, joined = problem.written.body, two_arguments(text)
-    if joined is None or growth.axis or growth.by != 1 or body.first_index is None:
+    if joined is None or grown.axis or grown.by != 1 or body.first_index is None:
         return None
     index, (carry, new) = parameter_name(body.fun, 0), joined
     if not index or carry.replace('"', "'") != problem.parameter:
         return None
-    offset = growth.start - body.first_index
+    offset = grown.start - body.first_index
     where = index if offset == 0 else f"{index} {'+' if offset > 0 else '-'} {abs(offset)}"
     value = operand(new) + row if row else new
     return f"{carry}.at[{where}].set({value})"

@@ -3,7 +3,7 @@
 Only attributes that jaxprs show to everyone are read, so this needs no private module of JAX.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jax.core import AbstractValue
@@ -105,6 +105,31 @@ def depends_on(scope: Scope, atom: Any, source: Any) -> bool:
         seen.add(current)
         made = scope.producer(current)
         left.extend(made[0].invars if made else ())
+    return False
+
+
+def computed_from(scope: Scope, atoms: Iterable[Any], sources: Container[Any]) -> bool:
+    """Whether any of some values is computed from inputs of the outermost jaxpr.
+
+    Args:
+      scope: where the values stand, perhaps deep in nested jaxprs.
+      atoms: the values.
+      sources: variables that are inputs of the outermost jaxpr.
+    """
+    seen, left = set(), [(scope, atom) for atom in atoms]
+    while left:
+        scope, atom = left.pop()
+        if is_literal(atom) or (scope.jaxpr, atom) in seen:
+            continue
+        seen.add((scope.jaxpr, atom))
+        made = scope.producer(atom)
+        if made is not None:
+            left.extend((scope, operand) for operand in made[0].invars)
+        elif scope.parent is None:
+            if atom in sources:
+                return True
+        elif (outer := scope.operand_of(atom)) is not None:
+            left.append((scope.parent, outer))
     return False
 
 

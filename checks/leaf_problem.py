@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
+from jax.sharding import PartitionSpec
 from jax.tree_util import keystr
 
 from checks.edits import Edit
@@ -22,20 +23,26 @@ Rewrite = Callable[[str], str | None]  # an expression's text to another's
 class LeafProblem:
     """A leaf with an input type that is not its output type, and what is known about it.
 
-    `path` leads to it in the user's carry, and `parameter` is what the body calls it. `sites` are
+    `path` leads to it in the user's carry, `carry` are the types of all of that as it goes in, and
+    `parameter` is what the body calls the leaf. `sites` are
     the expressions to change, and `upstream` the reductions that the output was computed with.
-    `has_siblings` says whether other leaves are broken as well.
+    `from_carry` says whether what has the foreign type was computed from the carry, and
+    `has_siblings` whether other leaves are broken as well. `ends_loop` says whether the condition
+    of a while loop reads it.
     """
 
     path: tuple[Any, ...]
+    carry: Any
     parameter: str
     before: ShapedArray
     after: ShapedArray
     provenance: Provenance | None
     sites: tuple[Place, ...]
     upstream: tuple[Upstream, ...]
+    from_carry: bool
     written: WrittenBody
     has_siblings: bool
+    ends_loop: bool
 
     @property
     def init(self) -> str:
@@ -70,12 +77,26 @@ def changed_site(site: Place, rewrite: Rewrite) -> Edit | None:
     return None if new is None else Edit(site.file, site.span, site.code, new)
 
 
-def init_of_type(problem: LeafProblem, aval: ShapedArray) -> Change:
+def init_of_type(problem: LeafProblem, dtype: Any, shape: tuple[Any, ...]) -> Change:
     """A change of the initial value to another dtype, shape, or both."""
     alias = problem.written.jnp or "jnp"
     code = problem.init
-    if aval.dtype != problem.before.dtype:
-        code = f"{alias}.asarray({code}, {dtype_code(aval.dtype, problem.written.jnp)})"
-    if aval.shape != problem.before.shape:
-        code = f"{alias}.broadcast_to({code}, {aval.shape!r})"
-    return Change((), (InitChange(problem.path, aval.update(weak_type=False), code),))
+    if dtype != problem.before.dtype:
+        code = f"{alias}.asarray({code}, {dtype_code(dtype, problem.written.jnp)})"
+    if shape != problem.before.shape:
+        code = f"{alias}.broadcast_to({code}, {shape!r})"
+        code = placed(code, problem.after, problem.written)
+    return Change((), (InitChange(problem.path, code),))
+
+
+def placed(code: str, aval: ShapedArray, written: WrittenBody) -> str:
+    """Code of an array with the sharding of a type, where that is explicit on some axis."""
+    spec = aval.sharding.spec
+    return resharded(code, spec, written) if any(part is not None for part in spec) else code
+
+
+def resharded(code: str, spec: Any, written: WrittenBody) -> str:
+    """Code of an array with another explicit sharding."""
+    name = written.alias(PartitionSpec, "P") or f"{written.jax}.sharding.PartitionSpec"
+    parts = ", ".join(map(repr, spec))
+    return f"{written.jax}.sharding.reshard({code}, {name}({parts}))"

@@ -31,6 +31,8 @@ def parameter_name(fun: Callable[..., Any], position: int) -> str:
       >>> parameter_name(lambda *args: args, 1)
       'args[1]'
     """
+    if isinstance(fun, functools.partial):  # whatever it says that it wraps
+        fun = functools.partial(fun.func, *fun.args, **fun.keywords)
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (TypeError, ValueError):  # some builtins and callables have no signature

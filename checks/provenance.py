@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from jax.core import AbstractValue, ShapedArray
 
-from checks.jaxprs import Scope, equation_text, inner_outputs, is_literal
+from checks.jaxprs import Scope, computed_from, equation_text, inner_outputs, is_literal
 from checks.source import Place, shown
 
 # What promotion of dtypes and broadcasting of shapes put before an operation.
@@ -79,10 +79,12 @@ class Provenance:
 class Root(NamedTuple):
     """Where a foreign type comes from: an equation, or an input or constant that `consumer` reads.
 
-    `meets` is the nearest equation after it that also reads a value of the carry's own type.
+    `atom` is the value of the foreign type, and `meets` is the nearest equation after it that also
+    reads a value of the carry's own type.
     """
 
     scope: Scope
+    atom: Any
     eqn: Any
     consumer: "Reader | None"
     meets: "Reader | None"
@@ -163,7 +165,7 @@ class _Walk:
     ) -> Iterator[Root]:
         """The roots of a value that `consumer` reads."""
         if is_literal(atom):
-            yield Root(scope, None, consumer, meets)
+            yield Root(scope, atom, None, consumer, meets)
             return
         # The same jaxpr may stand in two equations: a jitted function that is called twice.
         key = (id(scope.eqn), id(scope.jaxpr), atom)
@@ -189,22 +191,39 @@ class _Walk:
         if all(map(is_literal, eqn.invars)):  # an array made of constants
             foreign = []
         if not foreign:
-            yield Root(scope, eqn, consumer, meets)
+            yield Root(scope, eqn.outvars[output], eqn, consumer, meets)
         reader = Reader(scope, eqn, sum(not is_literal(operand) for operand in foreign))
-        is_meeting = any(is_native(operand.aval) for operand in eqn.invars)
+        is_meeting = any(is_native(operand.aval) for operand in eqn.invars) or (
+            self.aspect.name == "shape" and any(self._is_spread(scope, v) for v in eqn.invars)
+        )
         for operand in foreign:
             yield from self.roots(scope, operand, reader, reader if is_meeting else meets)
+
+    def _is_spread(self, scope: Scope, operand: Any) -> bool:
+        """Whether an operand is one of the carry's shape, with axes put before it to broadcast."""
+        made = None if is_literal(operand) else scope.producer(operand)
+        return (
+            made is not None
+            and made[0].primitive.name == "broadcast_in_dim"
+            and self.aspect.is_native(made[0].invars[0].aval)
+        )
 
     def _roots_of_input(
         self, scope: Scope, atom: Any, consumer: Reader | None, meets: Reader | None
     ) -> Iterator[Root]:
         outer = scope.operand_of(atom)
         if outer is None or scope.parent is None:
-            yield Root(scope, None, consumer, meets)
+            yield Root(scope, atom, None, consumer, meets)
         elif self.aspect.is_foreign(outer.aval):
+            if is_literal(outer) and _is_loop(scope.eqn):  # the line that starts the loop has it
+                consumer = Reader(scope.parent, scope.eqn, 1)
             yield from self.roots(scope.parent, outer, consumer, meets)
         else:  # a row of what is scanned over, say: the equation around made the type
-            yield Root(scope.parent, scope.eqn, consumer, meets)
+            yield Root(scope.parent, outer, scope.eqn, consumer, meets)
+
+
+def _is_loop(eqn: Any) -> bool:
+    return "body_jaxpr" in eqn.params or "num_carry" in eqn.params
 
 
 class Trail(NamedTuple):
@@ -212,12 +231,13 @@ class Trail(NamedTuple):
 
     `sites` could be changed to mend it: what made the foreign type, what took it over, what is
     returned, and the calls of helpers that these stand in. `upstream` are those of reductions that
-    the roots were computed with.
+    the roots were computed with. `from_carry` says whether a root was computed from the carry.
     """
 
     provenance: Provenance | None
     sites: tuple[Place, ...] = ()
     upstream: tuple["Upstream", ...] = ()
+    from_carry: bool = False
 
 
 class Upstream(NamedTuple):
@@ -228,13 +248,14 @@ class Upstream(NamedTuple):
     primitive: str
 
 
-def follow(jaxpr: Any, output: int, in_aval: AbstractValue) -> Trail:
+def follow(jaxpr: Any, output: int, in_aval: AbstractValue, carry: slice = slice(0)) -> Trail:
     """Follow an output of a body back to where its type became another than that of its input.
 
     Args:
       jaxpr: the body's jaxpr.
       output: position of the output.
       in_aval: the type that it should have.
+      carry: which inputs of the jaxpr are the user's carry.
 
     Returns:
       The trail; without a provenance where no line of the user's is known: the body returns another
@@ -246,15 +267,19 @@ def follow(jaxpr: Any, output: int, in_aval: AbstractValue) -> Trail:
     for aspect in differing(in_aval, atom.aval):
         found = [root for root in _Walk(aspect).roots(scope, atom) if root.places()]
         if found:
-            return _trail(aspect, found, last)
+            variables = scope.jaxpr.invars[carry]
+            of_carry = [root for root in found if computed_from(root.scope, [root.atom], variables)]
+            return _trail(aspect, found, of_carry, last)
     return Trail(None, tuple(last))
 
 
-def _trail(aspect: Aspect, found: list[Root], last: list[Place]) -> Trail:
+def _trail(aspect: Aspect, found: list[Root], of_carry: list[Root], last: list[Place]) -> Trail:
     """Choose the line to name: where the foreign type was made, or where it met the carry."""
     origin = min(found, key=lambda root: (root.is_adapter, root.eqn is None))
     meeting = _meeting(found)
-    tellers = [origin.teller(), meeting] if _makes(origin, aspect) else [meeting, origin.teller()]
+    # Data may have any shape: where the carry takes it over is the line, but not for its own parts.
+    is_made = _makes(origin, aspect) or (aspect.name == "shape" and origin in of_carry)
+    tellers = [origin.teller(), meeting] if is_made else [meeting, origin.teller()]
     teller = next(t for t in tellers if t is not None and t.places())
     lines = [teller.places(), *(t.places() for t in tellers if t is not None), last]
     first, *others = dict.fromkeys(places[0] for places in lines if places)
@@ -271,7 +296,7 @@ def _trail(aspect: Aspect, found: list[Root], last: list[Place]) -> Trail:
         returns=returned and shown(returned),
     )
     sites = tuple(dict.fromkeys(place for places in lines for place in places))
-    return Trail(provenance, sites, tuple(_reductions(found)))
+    return Trail(provenance, sites, tuple(_reductions(found)), bool(of_carry))
 
 
 def _makes(root: Root, aspect: Aspect) -> bool:

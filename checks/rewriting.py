@@ -1,6 +1,7 @@
 """Expressions rewritten as text: a keyword added to a call, a method called on the result."""
 
 import ast
+from typing import Any
 
 
 def parsed(text: str) -> ast.expr | None:
@@ -11,7 +12,10 @@ def parsed(text: str) -> ast.expr | None:
         return None
 
 
-_BINDS_TIGHTLY = (ast.Call, ast.Name, ast.Attribute, ast.Subscript, ast.List, ast.Dict, ast.Set)
+_BINDS_TIGHTLY = (
+    *(ast.Call, ast.Name, ast.Attribute, ast.Subscript),
+    *(ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp),
+)
 
 
 def operand(text: str) -> str:
@@ -64,13 +68,56 @@ def with_keyword(text: str, name: str, value: str) -> str | None:
         return None
     for keyword in node.keywords:
         if keyword.arg == name:
-            keyword.value = ast.parse(value, mode="eval").body
+            keyword.value = _expression(value)
             return ast.unparse(node)
     before = text[:-1].rstrip()
     if before.endswith(","):
         return f"{before} {name}={value})"
     has_arguments = node.args or node.keywords
     return f"{before}{', ' if has_arguments else ''}{name}={value})"
+
+
+def without_keyword(text: str, name: str) -> str | None:
+    """A call without a keyword argument that it has; None for anything else.
+
+    Example:
+      >>> without_keyword("x.mean(axis=0, keepdims=True)", "keepdims")
+      'x.mean(axis=0)'
+    """
+    node = parsed(text)
+    if not isinstance(node, ast.Call) or not has_keyword(text, name):
+        return None
+    node.keywords = [keyword for keyword in node.keywords if keyword.arg != name]
+    return ast.unparse(node)
+
+
+def has_keyword(text: str, name: str) -> bool:
+    """Whether an expression is a call with a keyword argument of that name."""
+    node = parsed(text)
+    return isinstance(node, ast.Call) and any(keyword.arg == name for keyword in node.keywords)
+
+
+def with_other_shape(text: str, shape: str) -> str | None:
+    """A method call of `reshape` with another shape; None for any other expression.
+
+    Example:
+      >>> with_other_shape("(a + b).reshape(-1)", "(2, 3)")
+      '(a + b).reshape((2, 3))'
+    """
+    node = parsed(text)
+    if not isinstance(node, ast.Call) or called_name(text) != "reshape" or node.keywords:
+        return None
+    # `jnp.reshape(a, shape)` is a function of a module, and has the array before the shape.
+    of = ast.unparse(node.func).rpartition(".")[0]
+    is_function = of in ("", "jnp", "np", "jax.numpy", "numpy", "lax", "jax.lax")
+    if is_function and len(node.args) != 2:
+        return None
+    node.args = [*node.args[:1], _expression(shape)] if is_function else [_expression(shape)]
+    return ast.unparse(node)
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def receiver(text: str) -> str | None:
@@ -97,6 +144,19 @@ def with_floor_division(text: str) -> str | None:
     return ast.unparse(node)
 
 
+def casts_to_a_python_type(text: str) -> bool:
+    """Whether an expression is an `astype` of `int`, `float` or `complex`, of no certain width.
+
+    Example:
+      >>> casts_to_a_python_type("x.astype(int)"), casts_to_a_python_type("x.astype(jnp.int32)")
+      (True, False)
+    """
+    node = parsed(text)
+    if not isinstance(node, ast.Call) or called_name(text) != "astype" or len(node.args) != 1:
+        return False
+    return ast.unparse(node.args[0]) in ("int", "float", "complex")
+
+
 def with_other_cast(text: str, dtype: str) -> str | None:
     """An `astype` to another dtype; None for any other expression.
 
@@ -108,36 +168,57 @@ def with_other_cast(text: str, dtype: str) -> str | None:
     is_cast = isinstance(node, ast.Call) and called_name(text) == "astype" and len(node.args) == 1
     if not is_cast or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
-    node.args[0] = ast.parse(dtype, mode="eval").body
+    node.args[0] = _expression(dtype)
     return ast.unparse(node)
 
 
-def swapped(text: str) -> str | None:
-    """A pair with its elements exchanged; None for any other expression.
+def swapped(text: str, first: int, second: int) -> str | None:
+    """A tuple or list with two elements exchanged; None for any other expression.
 
     Example:
-      >>> swapped("(x + 1, c)")
-      '(c, x + 1)'
-    """
-    node = parsed(text)
-    if not isinstance(node, ast.Tuple) or len(node.elts) != 2:
-        return None
-    first, second = map(ast.unparse, node.elts)
-    return f"({second}, {first})"
-
-
-def element(text: str, index: int) -> str:
-    """An element of a sequence: written out where the sequence is, else indexed.
-
-    Example:
-      >>> element("(a + b, c)", 0), element("f(x)", 0)
-      ('a + b', 'f(x)[0]')
+      >>> swapped("(x + 1, c)", 0, 1), swapped("(a, b, c)", 0, 2)
+      ('(c, x + 1)', '(c, b, a)')
     """
     node = parsed(text)
     items = node.elts if isinstance(node, ast.Tuple | ast.List) else []
-    if index < len(items) and not any(isinstance(item, ast.Starred) for item in items):
+    if second >= len(items) or any(isinstance(item, ast.Starred) for item in items):
+        return None
+    items[first], items[second] = items[second], items[first]
+    return None if node is None else ast.unparse(node)
+
+
+def with_other_key(text: str, key: Any, other: Any) -> str | None:
+    """A dictionary written out, with one key by another name; None for any other expression.
+
+    Example:
+      >>> with_other_key("{'a': x, **rest}", "a", "b")
+      "{'b': x, **rest}"
+    """
+    node = parsed(text)
+    keys = node.keys if isinstance(node, ast.Dict) else []
+    found = [k for k in keys if isinstance(k, ast.Constant) and k.value == key]
+    if len(found) != 1 or node is None:
+        return None
+    found[0].value = other
+    return ast.unparse(node)
+
+
+def element(text: str, index: Any) -> str:
+    """An element of a sequence or a dictionary: written out where that is, else indexed.
+
+    Example:
+      >>> element("(a + b, c)", 0), element("f(x)", 0), element("{'a': x}", "a")
+      ('a + b', 'f(x)[0]', 'x')
+    """
+    node = parsed(text)
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values)
+        found = [v for k, v in pairs if isinstance(k, ast.Constant) and k.value == index]
+        return ast.unparse(found[0]) if len(found) == 1 else f"{text}[{index!r}]"
+    items = node.elts if isinstance(node, ast.Tuple | ast.List) else []
+    if items and not any(isinstance(item, ast.Starred) for item in items):
         return ast.unparse(items[index])
-    return call_method(text, f"[{index}]")
+    return call_method(text, f"[{index!r}]")
 
 
 def two_arguments(text: str) -> tuple[str, str] | None:

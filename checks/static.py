@@ -11,7 +11,7 @@ from checks.naming import explain_fori
 from checks.report import CarryReport
 from checks.reporting import report_of
 from checks.settling import Loop, settle
-from checks.steps import fori_road, scan_steps
+from checks.steps import first_index, fori_road, scan_steps
 from checks.tracing import LoopBody, as_aval
 
 
@@ -111,7 +111,7 @@ def check_fori(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: An
         i, *bound, value = loop_carry
         return (i + 1, *bound, body(i, value))
 
-    first = lower if isinstance(lower, int) else None
+    first = first_index(lower)
     slots = (SequenceKey(slot),)
     written = LoopBody(body, (road.index,), slot=slots, steps=road.steps, first_index=first)
     name = "scan body" if is_scan else "while_loop body"

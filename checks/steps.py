@@ -41,6 +41,19 @@ def scan_steps(xs: Any, length: Any) -> Any:
     return length
 
 
+def first_index(lower: Any) -> int | None:
+    """The index that a `fori_loop` starts from, if the bound's value is known.
+
+    Example:
+      >>> first_index(jnp.int32(2)), first_index(jax.ShapeDtypeStruct((), jnp.int32))
+      (2, None)
+    """
+    try:
+        return operator.index(lower)
+    except TypeError:  # traced, or a type
+        return None
+
+
 class Road(NamedTuple):
     """What a `fori_loop` becomes, and why.
 

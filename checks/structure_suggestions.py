@@ -1,108 +1,68 @@
 """Advice for a carry whose pytree structure changes: candidates, the likeliest first."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from jax.core import ShapedArray
-from jax.tree_util import keystr, tree_leaves, tree_structure
+from jax.tree_util import tree_leaves, tree_structure
 
-from checks.edits import Edit
+from checks.class_suggestions import other_class_changes
 from checks.matching import avals_match
-from checks.rewriting import element, operand
-from checks.source import Place
+from checks.rewriting import element, operand, with_other_key
+from checks.structure_problem import StructureProblem
+from checks.structure_problem import edited as _edited
 from checks.trial import Change, InitChange
-from checks.written import WrittenBody
 from checks.zeros_code import types_code
-
-
-@dataclass(frozen=True)
-class StructureProblem:
-    """A component whose structure differs: the pytrees of types that go in and come out.
-
-    `sites` are the expressions that the body returns for it, and `parameter` is what the body calls
-    the component that goes in.
-    """
-
-    path: tuple[Any, ...]
-    before: Any
-    after: Any
-    sites: tuple[Place, ...]
-    parameter: str
-    written: WrittenBody
-
-    @property
-    def init(self) -> str:
-        """The component in the initial carry, as an expression."""
-        return f"init{keystr(self.path)}"
 
 
 def structure_candidates(problem: StructureProblem) -> Iterator[Change]:
     """Changes that may mend a component's structure, the likeliest first."""
-    before, after = problem.before, problem.after
-    if after is None:
+    if problem.after is None:
         yield from _edited(problem, lambda _: problem.parameter)
-    yield from _same_leaves(problem)
+    yield from other_class_changes(problem)
+    yield from _wrapped(problem)
     yield from _missing_end(problem)
-    if isinstance(before, dict) and isinstance(after, dict):
+    if isinstance(problem.before, dict) and isinstance(problem.after, dict):
         yield from _dictionaries(problem)
-    if isinstance(before, ShapedArray) and type(after) in (list, tuple):
-        same = [i for i, item in enumerate(after) if _fits(before, item)]
-        if len(same) == 1:
-            yield from _edited(problem, lambda text: element(text, same[0]))
-    code = types_code(after, problem.written.jnp)
-    if code is not None and after is not None:
-        yield Change((), (InitChange(problem.path, after, _extended(problem, code)),))
-    if isinstance(before, dict) and isinstance(after, dict) and not before.keys() - after.keys():
-        kept = f"if k in {problem.parameter}"
-        yield from _edited(
-            problem, lambda text: f"{{k: v for k, v in {operand(text)}.items() {kept}}}"
-        )
+    yield from _one_of_several(problem)
+    yield from _larger_init(problem)
+    if isinstance(problem.before, dict) and isinstance(problem.after, dict):
+        yield from _without_new_keys(problem)
 
 
-def _edited(problem: StructureProblem, rewrite: Callable[[str], str]) -> Iterator[Change]:
-    """A returned expression rewritten, each that is known in turn."""
-    for site in problem.sites:
-        if site.span is not None and site.code is not None and site.text:
-            yield Change((Edit(site.file, site.span, site.code, rewrite(site.text)),))
-
-
-def _same_leaves(problem: StructureProblem) -> Iterator[Change]:
-    """The output's leaves in the input's structure, where they are as many."""
+def _wrapped(problem: StructureProblem) -> Iterator[Change]:
+    """An array in the container of one that it was taken from, or arrays in one array."""
     before, after = problem.before, problem.after
-    leaves_in, leaves_out = tree_leaves(before), tree_leaves(after)
-    if len(leaves_in) != len(leaves_out) or not leaves_in:
-        return
-    if type(before) is dict and [_fits(value, after) for value in before.values()] == [True]:
-        (key,) = before
-        yield from _edited(problem, lambda text: f"{{{key!r}: {text}}}")
-        return
-    plain = (list, tuple)
-    if type(before) in plain and type(after) in plain and len(before) == len(after):
-        name = type(before).__name__
-        yield from _edited(problem, lambda text: f"{name}({text})")
-    if isinstance(before, ShapedArray):
-        return
-    if type(before) in plain and len(before) == 1 and isinstance(after, ShapedArray):
-        around = "({},)" if type(before) is tuple else "[{}]"
-        yield from _edited(problem, around.format)
-        return
-    if isinstance(before, dict) and isinstance(after, dict) and type(before) is type(after):
-        return  # other keys: nothing tells which of them belong together
-    if isinstance(before, dict) != isinstance(after, dict) and not _fields(after):
-        return
-    tree = f"{problem.written.jax}.tree"
-    same = f"{tree}.structure({problem.parameter})"
-    yield from _edited(problem, lambda text: f"{tree}.unflatten({same}, {tree}.leaves({text}))")
+    if isinstance(after, ShapedArray):
+        if type(before) is dict and [_fits(value, after) for value in before.values()] == [True]:
+            (key,) = before
+            yield from _edited(problem, lambda text: f"{{{key!r}: {text}}}")
+        if type(before) in (list, tuple) and len(before) == 1:
+            around = "({},)" if type(before) is tuple else "[{}]"
+            yield from _edited(problem, around.format)
+        if _is_rows_of(before, after):
+            yield from _edited(problem, lambda text: f"{type(before).__name__}({text})")
+    elif _is_rows_of(after, before):
+        stack = f"{problem.written.jnp or 'jnp'}.stack"
+        yield from _edited(problem, lambda text: f"{stack}({text})")
+
+
+def _is_rows_of(rows: Any, array: Any) -> bool:
+    """Whether a list or tuple has the rows of an array."""
+    if type(rows) not in (list, tuple) or not rows or not isinstance(array, ShapedArray):
+        return False
+    if not array.shape or array.shape[0] != len(rows):
+        return False
+    row = array.update(shape=array.shape[1:])
+    return all(
+        isinstance(item, ShapedArray) and (item.shape, item.dtype) == (row.shape, row.dtype)
+        for item in rows
+    )
 
 
 def _fits(before: Any, item: Any) -> bool:
     both = isinstance(before, ShapedArray) and isinstance(item, ShapedArray)
     return both and avals_match(before, item)
-
-
-def _fields(tree: Any) -> bool:
-    return hasattr(tree, "_fields") or hasattr(tree, "__dataclass_fields__")
 
 
 def _missing_end(problem: StructureProblem) -> Iterator[Change]:
@@ -117,33 +77,77 @@ def _missing_end(problem: StructureProblem) -> Iterator[Change]:
 
 
 def _dictionaries(problem: StructureProblem) -> Iterator[Change]:
+    """Keys that are missing as they came in; a key of another name by its own."""
     before, after = problem.before, problem.after
     lacks, adds = before.keys() - after.keys(), after.keys() - before.keys()
     if lacks and not adds:
         old = problem.parameter
         yield from _edited(problem, lambda text: f"{{**{old}, **{operand(text)}}}")
+    if len(lacks) == len(adds) == 1:
+        (old,), (new,) = lacks, adds
+        if _fits(before[old], after[new]):
+            yield from _edited(problem, lambda text: with_other_key(text, new, old))
 
 
-def _extended(problem: StructureProblem, code: str) -> str:
-    """Code of the component as it comes out, with what it keeps of the initial one."""
+def _one_of_several(problem: StructureProblem) -> Iterator[Change]:
+    """The only one of some arrays that has the type of the array that went in."""
+    before, after = problem.before, problem.after
+    if not isinstance(before, ShapedArray):
+        return
+    items = dict(enumerate(after)) if type(after) in (list, tuple) else after
+    pairs = items.items() if type(items) is dict else ()
+    fits = [k for k, item in pairs if _looks_like(before, item)]
+    if len(fits) == 1:
+        yield from _edited(problem, lambda text: element(text, fits[0]))
+
+
+def _looks_like(before: Any, item: Any) -> bool:
+    """Whether a type is another, wherever its values are."""
+    both = isinstance(before, ShapedArray) and isinstance(item, ShapedArray)
+    return both and (before.shape, before.dtype) == (item.shape, item.dtype)
+
+
+def _larger_init(problem: StructureProblem) -> Iterator[Change]:
+    """The initial carry with what the body adds to it, as zeros."""
+    before, after = problem.before, problem.after
+    code = types_code(after, problem.written)
+    if code is None or after is None:
+        return
+    # Zeros in the place of numbers that the author started from would be other numbers.
+    code = _extended(problem) if tree_leaves(before) else code
+    if code is not None:
+        yield Change((), (InitChange(problem.path, code),))
+
+
+def _without_new_keys(problem: StructureProblem) -> Iterator[Change]:
+    before, after = problem.before, problem.after
+    if not before.keys() - after.keys():
+        kept = f"if k in {problem.parameter}"
+        yield from _edited(
+            problem, lambda text: f"{{k: v for k, v in {operand(text)}.items() {kept}}}"
+        )
+
+
+def _extended(problem: StructureProblem) -> str | None:
+    """Code of the component as it comes out, if all of the initial one is part of it."""
     before, after = problem.before, problem.after
     if type(before) is not type(after):
-        return code
+        return None
     if type(before) is dict and before.keys() <= after.keys():
         kept, new = (
             {k: after[k] for k in before},
             {k: v for k, v in after.items() if k not in before},
         )
-        entries = [f"{k!r}: {types_code(v, problem.written.jnp)}" for k, v in new.items()]
+        entries = [f"{k!r}: {types_code(v, problem.written)}" for k, v in new.items()]
         around = "{{**{}, {}}}"
     elif type(before) in (list, tuple) and len(before) < len(after):
         kept, new = after[: len(before)], after[len(before) :]
-        entries = [str(types_code(item, problem.written.jnp)) for item in new]
+        entries = [str(types_code(item, problem.written)) for item in new]
         around = "[*{}, {}]" if type(before) is list else "(*{}, {})"
     else:
-        return code
+        return None
     fits = tree_structure(before) == tree_structure(kept) and _alike(before, kept)
-    return around.format(problem.init, ", ".join(entries)) if fits else code
+    return around.format(problem.init, ", ".join(entries)) if fits else None
 
 
 def _alike(before: Any, after: Any) -> bool:

@@ -18,16 +18,21 @@ from checks.leaf_problem import (
     init_of_type,
     rewritten,
 )
+from checks.placement_suggestions import placement_changes, with_placement
 from checks.rewriting import (
     call_method,
     called_name,
+    casts_to_a_python_type,
+    has_keyword,
     names_read,
     receiver,
     with_floor_division,
     with_keyword,
     with_other_cast,
+    with_other_shape,
+    without_keyword,
 )
-from checks.trial import Change, InitChange
+from checks.trial import Change
 
 
 def candidates(problem: LeafProblem) -> Iterator[Change]:
@@ -35,13 +40,10 @@ def candidates(problem: LeafProblem) -> Iterator[Change]:
     same_dtype = problem.before.dtype == problem.after.dtype
     same_shape = problem.before.shape == problem.after.shape
     if same_dtype and same_shape:
-        yield from _placement_changes(problem)
-    elif same_shape:
-        yield from _dtype_changes(problem)
-    elif same_dtype:
-        yield from _shape_changes(problem)
-    else:
-        yield from _both_changes(problem)
+        yield from placement_changes(problem)
+        return
+    changes = _dtype_changes if same_shape else _shape_changes if same_dtype else _both_changes
+    yield from with_placement(problem, changes(problem))
 
 
 # ---------------------------------------------------------------- dtypes
@@ -60,25 +62,46 @@ def _is_numeric(problem: LeafProblem) -> bool:
 def _dtype_changes(problem: LeafProblem) -> Iterator[Change]:
     if not _is_numeric(problem):
         return
-    loses = _kind(problem.before.dtype) < _kind(problem.after.dtype)
-    if loses:  # a cast in the body would cut what the body computes
-        yield from (rewritten(site, with_floor_division) for site in problem.sites)
-        yield from each_site(problem, [lambda text: _whole_numbers(text, problem)])
-        yield init_of_type(problem, problem.before.update(dtype=problem.after.dtype))
+    before, after = problem.before.dtype, problem.after.dtype
+    start = init_of_type(problem, after, problem.before.shape)
+    if _kind(before) < _kind(after):
+        yield from _changes_that_lose_nothing(problem, start)
+        return
+    if _may_wrap(before, after):
+        yield start
     if problem.has_siblings:  # one expression may make leaves of several dtypes
         for site in problem.sites:
             yield from (rewritten(site, rewrite) for rewrite in _casts_to_an_operands(site.text))
     yield from each_site(problem, _dtype_rewrites(problem))
-    if not loses:
-        yield init_of_type(problem, problem.before.update(dtype=problem.after.dtype))
+    yield start
+
+
+def _changes_that_lose_nothing(problem: LeafProblem, start: Change) -> Iterator[Change]:
+    """Changes where a cast in the body would cut what it computes, as of 0.5 to an integer."""
+    divisions = [rewritten(site, with_floor_division) for site in problem.sites]
+    if problem.ends_loop:  # with a float the loop would end at another step
+        yield from divisions
+    yield from each_site(problem, [lambda text: _whole_numbers(text, problem)])
+    yield start
+    yield from divisions  # the integer may be needed, as an index
+    if _kind(problem.before.dtype) == 0 and _kind(problem.after.dtype) == 1:  # flags, counted
+        yield from each_site(problem, _dtype_rewrites(problem))
+
+
+def _may_wrap(before: Any, after: Any) -> bool:
+    """Whether an integer's values may not fit into the narrower type: into 8 or 16 bits."""
+    return _kind(before) == _kind(after) == 1 and before.itemsize < min(after.itemsize, 4)
 
 
 # Functions that make whole numbers and call them floats unless told otherwise.
 _MAKE_WHOLE = ("one_hot", "zeros", "ones", "zeros_like", "ones_like", "eye", "identity", "tri")
+_ROUND = ("floor", "ceil", "round", "rint", "trunc", "fix")
 
 
 def _whole_numbers(text: str, problem: LeafProblem) -> str | None:
     dtype = dtype_code(problem.before.dtype, problem.written.jnp)
+    if called_name(text) in _ROUND and _kind(problem.before.dtype) == 1:
+        return call_method(text, f".astype({dtype})")
     return with_keyword(text, "dtype", dtype) if called_name(text) in _MAKE_WHOLE else None
 
 
@@ -96,14 +119,20 @@ def _dtype_rewrites(problem: LeafProblem) -> list[Rewrite]:
     cast = f".astype({dtype})"
     # What a function computes in another kind of number, it does not compute in this one.
     same_kind = _kind(problem.before.dtype) == _kind(problem.after.dtype)
-    takes_dtype = [
-        lambda text: None if called_name(text) in casts else with_keyword(text, "dtype", dtype)
-    ]
+
+    def asked_for(text: str) -> bool:
+        """Whether the author wrote the wider type: then it is its use that ends too late."""
+        return called_name(text) in casts or has_keyword(text, "dtype")
+
+    def with_dtype(text: str) -> str | None:
+        return with_keyword(text, "dtype", dtype) if same_kind else None
+
     return [
-        *(takes_dtype if same_kind else []),
-        # Where the author asked for the wider type, it is its use that ends too late.
-        lambda text: None if called_name(text) in casts else call_method(text, cast),
+        lambda text: None if asked_for(text) else with_dtype(text),
+        lambda text: with_other_cast(text, dtype) if casts_to_a_python_type(text) else None,
+        lambda text: None if asked_for(text) else call_method(text, cast),
         lambda text: with_other_cast(text, dtype),
+        lambda text: with_dtype(text) if has_keyword(text, "dtype") else None,
         lambda text: call_method(text, cast),
     ]
 
@@ -121,34 +150,45 @@ def _shape_changes(problem: LeafProblem) -> Iterator[Change]:
     for reduction in problem.upstream:
         yield rewritten(reduction.place, lambda text: with_keyword(text, "keepdims", "True"))
     yield from each_site(problem, _shape_rewrites(problem))
-    if _broadcasts(before.shape, after.shape):
-        yield init_of_type(problem, after.update(dtype=before.dtype))
-    if _broadcasts(after.shape, before.shape) and _is_reduced(problem):
-        shape = repr(before.shape)
-        broadcast = f"{problem.written.jnp or 'jnp'}.broadcast_to"
-        yield from each_site(problem, [lambda text: f"{broadcast}({text}, {shape})"])
+    if _starts_too_small(problem):
+        yield init_of_type(problem, before.dtype, after.shape)
 
 
-def _is_reduced(problem: LeafProblem) -> bool:
-    """Whether a reduction made the shape, so that each element stands for several."""
-    provenance = problem.provenance
-    return provenance is not None and provenance.primitive.startswith("reduce_")
+def _starts_too_small(problem: LeafProblem) -> bool:
+    """Whether the carry has to start larger, because of data that the loop brings with it.
+
+    A shape that is computed from the carry itself is more likely a mistake of the body's.
+    """
+    return not problem.from_carry and _broadcasts(problem.before.shape, problem.after.shape)
 
 
 def _shape_rewrites(problem: LeafProblem) -> list[Rewrite]:
     """Ways to bring back a shape without changing which element stands where."""
     before, after = problem.before.shape, problem.after.shape
     rewrites: list[Rewrite] = [
+        lambda text: without_keyword(text, "keepdims"),
         lambda text: receiver(text) if called_name(text) in _SHAPE_ONLY else None,
         lambda text: call_method(text, "[0]") if called_name(text) == "split" else None,
+        lambda text: _unused_row(problem, text),
         lambda text: with_keyword(text, "mode", "'same'") if "convolve" in text else None,
     ]
     primitive = "" if problem.provenance is None else problem.provenance.primitive
-    if primitive == "transpose":
+    if primitive == "transpose" and sorted(before) == sorted(after):
         rewrites += _transpositions(before, after)
     elif primitive == "reshape" or _without_ones(before) == _without_ones(after):
+        rewrites.append(lambda text: with_other_shape(text, repr(before)))
         rewrites.append(lambda text: call_method(text, f".reshape({before!r})"))
     return rewrites
+
+
+def _unused_row(problem: LeafProblem, text: str) -> str | None:
+    """The first of some keys that have been split and have a name, that the body does not use."""
+    made = "" if problem.provenance is None else problem.provenance.place.text
+    if called_name(made) != "split" or not text.isidentifier():
+        return None
+    used, num_rows = problem.written.elements_read(text), problem.after.shape[0]
+    unused = [] if used is None else [i for i in range(num_rows) if i not in used]
+    return f"{text}[{unused[0]}]" if unused else None
 
 
 # Functions that only lay out anew what they get.
@@ -161,19 +201,12 @@ def _transpositions(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[Rew
             lambda text: text[:-2] if text.endswith(".T") else None,
             lambda text: call_method(text, ".T"),
         ]
-    pairs = [
-        (i, j)
-        for i in range(len(after))
-        for j in range(i + 1, len(after))
-        if _swapped(after, i, j) == before
-    ]
-    return [lambda text, p=pair: call_method(text, f".swapaxes{p}") for pair in pairs[:1]]
-
-
-def _swapped(shape: tuple[Any, ...], i: int, j: int) -> tuple[Any, ...]:
-    dims = list(shape)
-    dims[i], dims[j] = dims[j], dims[i]
-    return tuple(dims)
+    if len(set(before)) < len(before):  # nothing tells equal axes apart
+        return []
+    axes = tuple(after.index(n) for n in before)
+    moved = [i for i, axis in enumerate(axes) if i != axis]
+    back = f".swapaxes{tuple(moved)}" if len(moved) == 2 else f".transpose{axes}"
+    return [lambda text: call_method(text, back)]
 
 
 def _without_ones(shape: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -204,18 +237,17 @@ def _both_changes(problem: LeafProblem) -> Iterator[Change]:
     if not _is_numeric(problem):
         yield from _key_changes(problem)
         return
-    if _broadcasts(problem.before.shape, problem.after.shape):
-        types = problem.after
-        yield init_of_type(problem, types)
+    if _starts_too_small(problem):
+        yield init_of_type(problem, problem.after.dtype, problem.after.shape)
     keep: Rewrite = lambda text: with_keyword(text, "keepdims", "True")  # noqa: E731
-    first = [keep, *_shape_rewrites(problem)]
+    shapes = [keep, *_shape_rewrites(problem)]
+    if _kind(problem.before.dtype) < _kind(problem.after.dtype):
+        start = init_of_type(problem, problem.after.dtype, problem.before.shape)
+        for change in each_site(problem, shapes):
+            yield Change(change.edits, start.init)
+        return
     for second in _dtype_rewrites(problem):
-        yield from each_site(problem, [_one_after_other(rewrite, second) for rewrite in first])
-    if _broadcasts(problem.after.shape, problem.before.shape) and _is_reduced(problem):
-        alias, shape = problem.written.jnp or "jnp", problem.before.shape
-        spread: Rewrite = lambda text: f"{alias}.broadcast_to({text}, {shape!r})"  # noqa: E731
-        for second in _dtype_rewrites(problem):
-            yield from each_site(problem, [_one_after_other(spread, second)])
+        yield from each_site(problem, [_one_after_other(first, second) for first in shapes])
 
 
 def _one_after_other(first: Rewrite, second: Rewrite) -> Rewrite:
@@ -224,23 +256,3 @@ def _one_after_other(first: Rewrite, second: Rewrite) -> Rewrite:
         return None if half is None else second(half)
 
     return both
-
-
-def _placement_changes(problem: LeafProblem) -> Iterator[Change]:
-    """Types that differ in varying axes, memory space or sharding alone."""
-    before, after, jax = problem.before, problem.after, problem.written.jax
-    gained = tuple(sorted(after.mat.varying - before.mat.varying, key=str))
-    lost = tuple(sorted(before.mat.varying - after.mat.varying, key=str))
-    if gained:
-        types = before.update(
-            manual_axis_type=before.mat.update(varying=before.mat.varying | set(gained))
-        )
-        code = f"{jax}.lax.pcast({problem.init}, {gained!r}, to='varying')"
-        yield Change((), (InitChange(problem.path, types, code),))
-    if lost:
-        cast: Rewrite = lambda text: f"{jax}.lax.pcast({text}, {lost!r}, to='varying')"  # noqa: E731
-        yield from each_site(problem, [cast])
-    if before.sharding != after.sharding:
-        spec = f"{jax}.sharding.{before.sharding.spec!r}"
-        again: Rewrite = lambda text: f"{jax}.sharding.reshard({text}, {spec})"  # noqa: E731
-        yield from each_site(problem, [again])

@@ -16,21 +16,24 @@ from checks.tracing import LoopBody, trace
 
 
 class InitChange(NamedTuple):
-    """A component of the initial carry, the types that it gets, and the code that makes it.
+    """A component of the initial carry, and the code that makes it.
 
     The code is an expression in which `init` is the initial carry as it is now.
     """
 
     path: tuple[Any, ...]
-    types: Any
     code: str
 
 
 class Change(NamedTuple):
-    """What a piece of advice changes: expressions in the source, parts of the initial carry."""
+    """What a piece of advice changes: expressions in the source, parts of the initial carry.
+
+    `is_the_fault` says that the expression is what is wrong, wherever the types were made.
+    """
 
     edits: tuple[Edit, ...] = ()
     init: tuple[InitChange, ...] = ()
+    is_the_fault: bool = False
 
 
 class OutOfTime(Exception):  # noqa: N818  no error of the user's
@@ -58,31 +61,42 @@ class Trial:
 
     Args:
       body: the body as it is.
-      carry: the pytree of types that the loop starts with.
+      start: the pytree of types that the loop starts with.
+      names: what the names of the body's file stand for.
       budget: what trials may cost, all together.
       edits: the changes of the source so far.
       init: the changes of the initial carry so far.
     """
 
     body: LoopBody
-    carry: Any
+    start: Any
+    names: dict[str, Any]
     budget: Budget
     edits: tuple[Edit, ...] = ()
     init: tuple[InitChange, ...] = ()
 
     def with_change(self, change: Change) -> "Trial | None":
-        """The same with a change more; None if it touches what is changed already."""
+        """The same with a change more; None if it touches what is changed, or its code fails."""
         new = [edit for edit in change.edits if edit not in self.edits]
         if any(edit.span.overlaps(other.span) for edit in new for other in self.edits):
             return None
         changed = [init.path for init in self.init]
         if any(_one_inside_other(init.path, path) for init in change.init for path in changed):
             return None
-        carry = self.carry
-        for init in change.init:
-            carry = with_subtree(carry, init.path, init.types)
-        edits = (*self.edits, *new)
-        return replace(self, carry=carry, edits=edits, init=(*self.init, *change.init))
+        edits, init = (*self.edits, *new), (*self.init, *change.init)
+        changed = replace(self, edits=edits, init=init)
+        return None if change.init and changed.carry() is None else changed
+
+    def carry(self) -> Any:
+        """The types of the initial carry with the changes; None where code of theirs fails."""
+        carry = self.start
+        try:
+            for init in self.init:
+                types = types_of_code(init.code, self.names, self.start)
+                carry = with_subtree(carry, init.path, types)
+        except Exception:  # noqa: BLE001  the code is a guess, and may fail in any way
+            return None
+        return carry
 
     def mismatches(self) -> tuple[CarryMismatch, ...] | None:
         """What is still wrong; None where the changed body cannot be made or does not run."""
@@ -91,9 +105,21 @@ class Trial:
             return None
         self.budget.spend()
         try:
-            return settled_mismatches(self.body, fun, self.carry)
+            return settled_mismatches(self.body, fun, self.carry())
         except Exception:  # noqa: BLE001  the changed body may fail in any way: then it is no advice
             return None
+
+
+def types_of_code(code: str, names: dict[str, Any], start: Any) -> Any:
+    """The types that an expression makes of the types of the initial carry; nothing is computed.
+
+    Example:
+      >>> import jax
+      >>> types_of_code("(init, [init * 2])", {}, jax.typeof(1.0))
+      (ShapedArray(float32[], weak_type=True), [ShapedArray(float32[], weak_type=True)])
+    """
+    traced = trace(lambda init: eval(code, {**names, "init": init}), start)  # noqa: S307  our own
+    return tree_unflatten(traced.out_tree, traced.out_avals)
 
 
 def settled_mismatches(

@@ -1,10 +1,11 @@
 """What the source of a body says: what it returns for a component, and where a key is added."""
 
 import ast
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import jax
@@ -63,12 +64,30 @@ class WrittenFunction:
 
     def called(self, node: ast.expr) -> "WrittenFunction | None":
         """The Python function that a call of a plain name calls."""
-        name = node.id if isinstance(node, ast.Name) else ""
-        closure = inspect.getclosurevars(self.function) if name else None
-        value = closure and {**closure.globals, **closure.nonlocals}.get(name)
+        value = self.value_of(node) if isinstance(node, ast.Name) else None
         function = python_function(value) if callable(value) else None
         # A class is called like a function, and returns nothing itself.
         return None if function is None or isinstance(value, type) else WrittenFunction(function)
+
+    def argument(self, node: ast.expr, key: Any) -> ast.expr | None:
+        """The positional argument of a call of a class that becomes the field of a key."""
+        if not (isinstance(node, ast.Call) and isinstance(key, GetAttrKey)):
+            return None
+        made = self.value_of(node.func)
+        fields = getattr(made, "_fields", None) or getattr(made, "__dataclass_fields__", ())
+        names = list(fields) if isinstance(made, type) else []
+        position = names.index(key.name) if key.name in names else len(node.args)
+        starred = any(isinstance(argument, ast.Starred) for argument in node.args)
+        return None if starred or position >= len(node.args) else node.args[position]
+
+    def value_of(self, node: ast.expr) -> Any:
+        """What a name stands for outside of the function, or an attribute of such; else None."""
+        if isinstance(node, ast.Attribute):
+            return getattr(self.value_of(node.value), node.attr, None)
+        if not isinstance(node, ast.Name):
+            return None
+        closure = inspect.getclosurevars(self.function)
+        return {**closure.globals, **closure.nonlocals}.get(node.id)
 
     def nodes(self) -> Iterator[ast.AST]:
         """Every node of the function's body; its decorators are not part of it."""
@@ -95,18 +114,25 @@ class WrittenBody:
     @functools.cached_property
     def jnp(self) -> str | None:
         """The name of jax.numpy in the body's file."""
-        return self._alias(jax.numpy, "jnp")
+        return self.alias(jax.numpy, "jnp")
 
     @functools.cached_property
     def jax(self) -> str:
         """The name of jax in the body's file, or that which it should have."""
-        return self._alias(jax, "jax") or "jax"
+        return self.alias(jax, "jax") or "jax"
 
-    def _alias(self, module: ModuleType, usual: str) -> str | None:
+    @property
+    def names(self) -> dict[str, Any]:
+        """What names stand for where advice is pasted: those of the file, and what it imports."""
+        written = {} if self.function is None else self.function.function.__globals__
+        return {"jax": jax, "jnp": jax.numpy, "dataclasses": dataclasses, **written}
+
+    def alias(self, thing: Any, usual: str) -> str | None:
+        """The name of a module or class in the body's file, the usual one if it has that."""
         names = {} if self.function is None else self.function.function.__globals__
-        if names.get(usual) is module:
+        if names.get(usual) is thing:
             return usual
-        return next((name for name, value in names.items() if value is module), None)
+        return next((name for name, value in names.items() if value is thing), None)
 
     def returned(self, path: tuple[Any, ...]) -> Returned:
         """What the body returns for a component of the carry.
@@ -137,6 +163,18 @@ class WrittenBody:
         code = self.function.code
         return Place(code.co_filename, code.co_firstlineno, code.co_qualname)
 
+    def elements_read(self, name: str) -> set[int] | None:
+        """Which elements of a sequence the body reads, besides returning it; None if unsure."""
+        nodes = [] if self.function is None else list(self.function.nodes())
+        loads = [n for n in nodes if isinstance(n, ast.Name) and n.id == name]
+        loads = [n for n in loads if isinstance(n.ctx, ast.Load)]
+        indices = []
+        for node in nodes:
+            match node:
+                case ast.Subscript(value=ast.Name(id=of), slice=ast.Constant(value=int(index))):
+                    indices += [index] if of == name else []
+        return set(indices) if len(loads) == len(indices) + 1 else None
+
     def writes_key(self, key: str) -> Place | None:
         """The only expression that writes a key: in a display, as a keyword, or by assignment."""
         return self._only(lambda node: _writes(node, key))
@@ -144,6 +182,16 @@ class WrittenBody:
     def removes_key(self, key: str) -> Place | None:
         """The only expression that takes a key out of a dictionary."""
         return self._only(lambda node: _removes(node, key))
+
+    def appends(self) -> Place | None:
+        """The only call that makes a list longer."""
+        return self._only(
+            lambda node: (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("append", "extend", "insert")
+            )
+        )
 
     def calls(self, name: str) -> Place | None:
         """The only call of a function or class of that name."""
@@ -187,7 +235,7 @@ def _steps(
 def _next(
     function: WrittenFunction, node: ast.expr, path: _Path
 ) -> tuple[ast.expr | None, _Path, WrittenFunction]:
-    if path and (child := _child(node, path[0])) is not None:
+    if path and (child := _child(node, path[0]) or function.argument(node, path[0])) is not None:
         return child, path[1:], function
     match node:
         case ast.Name(id=name):

@@ -4,32 +4,36 @@ from typing import Any
 
 from jax.core import ShapedArray
 
-from checks.leaf_problem import dtype_code
+from checks.leaf_problem import dtype_code, placed
+from checks.written import WrittenBody
 
 
-def types_code(tree: Any, alias: str | None) -> str | None:
+def types_code(tree: Any, written: WrittenBody) -> str | None:
     """An expression that makes zeros of the given types.
 
     Args:
       tree: a pytree of avals.
-      alias: the name of jax.numpy.
+      written: the body, whose file has names for jax.numpy and the like.
 
     Returns:
       The expression; None where there is no plain one, for a typed key or a class of the user's.
 
     Example:
       >>> import jax
-      >>> types_code({"n": jax.typeof(1), "m": None}, "jnp")
+      >>> import jax.numpy as jnp
+      >>> from checks.tracing import LoopBody
+      >>> body = WrittenBody(LoopBody(lambda carry: jnp.sin(carry)))
+      >>> types_code({"n": jax.typeof(1), "m": None}, body)
       "{'n': jnp.zeros((), jnp.int32), 'm': None}"
     """
     if tree is None:
         return "None"
     if isinstance(tree, ShapedArray):
-        return _array_code(tree, alias)
+        return _array_code(tree, written)
     if type(tree) not in (dict, list, tuple):
         return None
     items = list(tree.values()) if type(tree) is dict else list(tree)
-    codes = [types_code(item, alias) for item in items]
+    codes = [types_code(item, written) for item in items]
     known = [code for code in codes if code is not None]
     if len(known) < len(items):
         return None
@@ -39,8 +43,10 @@ def types_code(tree: Any, alias: str | None) -> str | None:
     return around.format(", ".join(known))
 
 
-def _array_code(aval: ShapedArray, alias: str | None) -> str | None:
+def _array_code(aval: ShapedArray, written: WrittenBody) -> str | None:
+    alias = written.jnp
     try:
-        return f"{alias or 'jnp'}.zeros({aval.shape!r}, {dtype_code(aval.dtype, alias)})"
+        dtype = dtype_code(aval.dtype, alias)
     except TypeError:  # a typed key
         return None
+    return placed(f"{alias or 'jnp'}.zeros({aval.shape!r}, {dtype})", aval, written)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from checks.written import python_function
 from loops.observers import BodyPass, LoopTraced, observed_by
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -67,7 +68,7 @@ class LoopTraces:
         """How often bodies were traced anew, or the one that is named.
 
         Args:
-          body: a function, or its name.
+          body: a function, a method or a partial of one, or its name.
         """
         return _count(self._traces, body)
 
@@ -75,7 +76,7 @@ class LoopTraces:
         """How often bodies were run on types, promotion passes included.
 
         Args:
-          body: a function, or its name.
+          body: a function, a method or a partial of one, or its name.
         """
         return _count(self._passes, body)
 
@@ -124,10 +125,11 @@ def _count(counter: collections.Counter[str], body: Any) -> int:
         return counter.total()
     if isinstance(body, str):
         return sum(n for where, n in counter.items() if where.split(" at ")[0] == body)
-    code = body.__code__
-    end = f"{code.co_filename}:{code.co_firstlineno}"
-    name = body.__name__
-    return sum(n for where, n in counter.items() if where == f"{name} at {end}")
+    function = python_function(body)
+    if function is None:
+        raise TypeError(f"body must be a function or the name of one, got {body!r}")
+    line = f" at {function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+    return sum(n for where, n in counter.items() if where.endswith(line))
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from jax import lax
 from jax.tree_util import SequenceKey
 
 from checks import CarryTypeError, explain_fori
+from checks.steps import first_index
 from checks.tracing import LoopBody
 from loops import _jax
 from loops.bounds import Bounds, check_bounds, steps_between
@@ -184,6 +185,5 @@ def _refuse_unroll(unroll: Any) -> None:
 def _written(body_fun: Callable[..., Any], bounds: Bounds, slot: int) -> LoopBody:
     """The body as the user wrote it, which takes the index first."""
     index = jax.typeof(bounds.lower)
-    first = bounds.lower if isinstance(bounds.lower, int) else None
-    slots = (SequenceKey(slot),)
+    slots, first = (SequenceKey(slot),), first_index(bounds.lower)
     return LoopBody(body_fun, (index,), slot=slots, steps=bounds.length, first_index=first)

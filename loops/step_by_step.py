@@ -2,7 +2,7 @@
 
 The contract is checked after each step, which is the earliest moment at which a body that branches
 on values can be known to break it. A weak init that the first step promotes is promoted here too,
-and that step is run again.
+and that step is run again. Each step gets the types of the first one, weak types among them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from loops import _jax
 from loops.body import trace_to_fixpoint
 from loops.cut_off import ask_whether_cut_off
 
+NO_STEP: Any = object()
 Written = Callable[[], LoopBody]  # gives the body as the user wrote it
 
 
@@ -59,7 +60,7 @@ def scan_step_by_step(
         if until is not None and until(carry.unflatten()):
             all_ys += [tree_map(jnp.zeros_like, y)] * (length - len(all_ys))
             break
-        (carry, y), out = step(carry, position)
+        (carry, y), out = step(_as_weak_as(carry, init), position)
         _check_carry_type("scan body", f, init.unflatten(), out.tree, out.avals)
         all_ys.append(y)
     if reverse:
@@ -76,6 +77,8 @@ def while_step_by_step(
 ) -> Any:
     """Run a while loop in Python; `init` is a flat tree.
 
+    Returns `NO_STEP` where the condition is false at once: that says nothing of the body.
+
     Raises:
       jax.errors.ConcretizationTypeError: the condition depends on a traced value.
     """
@@ -86,7 +89,7 @@ def while_step_by_step(
 
     carry = init = init.map(jnp.asarray)
     if not cond_fun(carry.unflatten()):
-        return carry.unflatten()
+        return NO_STEP
     settled = trace_to_fixpoint(name, body_fun, init, step, written=written)
     init, (carry, _) = settled.init, settled.traced
     steps = 1
@@ -95,7 +98,7 @@ def while_step_by_step(
             ask_whether_cut_off("while_loop", max_steps, lambda: True)
             break
         steps += 1
-        (carry, _), out = step(carry)
+        (carry, _), out = step(_as_weak_as(carry, init))
         _check_carry_type(name, body_fun, init.unflatten(), out.tree, out.avals)
     return carry.unflatten()
 
@@ -104,6 +107,19 @@ def _step_result(carry: Any, y: Any) -> tuple[tuple[Any, Any], BodyOut]:
     """A step's outputs as arrays, and the types of its carry."""
     flat = _jax.flatten_tree(carry).map(jnp.asarray)
     return (flat, y), BodyOut(flat.tree, [jax.typeof(x) for x in flat])
+
+
+def _as_weak_as(carry: Any, init: Any) -> Any:
+    """A carry as each step of a compiled loop gets it, weak where the initial one is weak."""
+    return carry.update([_with_weak_type(x, jax.typeof(like)) for x, like in zip(carry, init)])
+
+
+def _with_weak_type(x: Any, like: Any) -> Any:
+    weak_type = getattr(like, "weak_type", False)
+    if getattr(jax.typeof(x), "weak_type", False) == weak_type:
+        return x
+    # No function of jax.numpy makes a strong type weak; the primitive under astype does.
+    return lax.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=weak_type, sharding=None)
 
 
 def _stack(*rows: Any) -> Any:

@@ -31,7 +31,7 @@ from loops.primitives.checkpointed_loop import MAX_STEPS
 from loops.primitives.layout import merge, partition
 from loops.primitives.while_loop import while_p
 from loops.shortcuts import while_shortcuts
-from loops.step_by_step import while_step_by_step
+from loops.step_by_step import NO_STEP, while_step_by_step
 from loops.varying import vary_with_predicate
 from loops.wrappers import finished_body
 
@@ -141,11 +141,37 @@ def while_loop_named(
     written = written or (lambda: LoopBody(body_fun, condition=cond_fun))
     init = _jax.flatten_tree(init_val)
     _jax.check_ref_arguments(body_debug, list(init))
-    if _jax.disable_jit():
-        try:
-            return while_step_by_step(cond_fun, body_fun, init, written, bound.max_steps)
-        except jax.errors.ConcretizationTypeError:
-            pass  # the condition is traced, for instance by vmap: only the primitive can run it
+    functions = _Functions(cond_fun, body_fun, cond_debug, body_debug, written)
+    if not _jax.disable_jit():
+        return _traced_while(functions, init, bound)
+    try:
+        out = while_step_by_step(cond_fun, body_fun, init, written, bound.max_steps)
+    except jax.errors.ConcretizationTypeError:
+        # The condition is traced, for instance by vmap: only the primitive can run it.
+        return _traced_while(functions, init, bound)
+    if out is not NO_STEP:
+        return out
+    try:  # the contract holds for a body that is not run, and promotes
+        return _traced_while(functions, init, bound)
+    except (
+        jax.errors.ConcretizationTypeError
+    ):  # a body that asks for values, which there are none of
+        return init.unflatten()
+
+
+class _Functions(NamedTuple):
+    """What the user gave a loop, with the names that error messages give to it."""
+
+    cond_fun: Callable[..., Any]
+    body_fun: Callable[..., Any]
+    cond_debug: Any
+    body_debug: Any
+    written: Callable[[], LoopBody]
+
+
+def _traced_while(functions: _Functions, init: Any, bound: StepBound) -> Any:
+    """Trace a while loop and bind it; `init` is a flat tree."""
+    cond_fun, body_fun, cond_debug, body_debug, written = functions
 
     def trace(carry: Any, avals: list[Any], finish: bool) -> tuple[TracedWhile, BodyOut]:
         carry_avals = carry.update(avals)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from hypothesis import assume
 from hypothesis import strategies as st
+from hypothesis.errors import InvalidArgument
 from jax.core import ShapedArray
 
 from checks.strategies.pytrees import carries as all_carries
@@ -129,6 +130,8 @@ def bodies(
     check_strategy(carries, "carries")
     if drift is not None:
         check_choice(drift, "drift", DRIFTS)
+    if path is not None and (drift is None or not isinstance(path, tuple)):
+        raise InvalidArgument(f"path must be a key path, and only with a drift, got {path!r}")
     check_size(max_statements, "max_statements")
     carry = draw(all_carries() if carries is None else carries)
     if drift is not None:

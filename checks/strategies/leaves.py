@@ -11,7 +11,13 @@ from jax.core import ShapedArray
 from checks.python_loops import as_type
 from checks.strategies.types import avals as all_avals
 from checks.strategies.types import python_type_of
-from checks.strategies.validation import check_flag, check_strategy
+from checks.strategies.validation import (
+    check_aval,
+    check_flag,
+    check_held,
+    check_shape,
+    check_strategy,
+)
 
 SCALAR_SHAPES = st.just(())
 
@@ -37,7 +43,8 @@ def arrays(
       A strategy of `jax.Array`.
 
     Raises:
-      hypothesis.errors.InvalidArgument: an argument is no strategy.
+      hypothesis.errors.InvalidArgument: an argument is no strategy, one of `avals` is no type, or
+        one of `elements` no number that the dtype holds.
 
     Example:
       >>> import hypothesis
@@ -46,7 +53,7 @@ def arrays(
     """
     check_strategy(avals, "avals")
     check_strategy(elements, "elements")
-    aval = draw(all_avals() if avals is None else avals)
+    aval = check_aval(draw(all_avals() if avals is None else avals), "each of avals")
     return array_of(draw, aval, elements)
 
 
@@ -58,6 +65,7 @@ def array_of(draw: st.DrawFn, aval: Any, elements: st.SearchStrategy[Any] | None
     numbers = _numbers(aval.dtype) if elements is None else elements
     values = draw(st.lists(numbers, min_size=size, max_size=size))
     plain = np.array(values).reshape(aval.shape)
+    check_held(plain, aval.dtype, "elements")
     return as_type(jnp.asarray(plain, dtype=aval.dtype), aval)
 
 
@@ -136,7 +144,8 @@ def keys(draw: st.DrawFn, *, shapes: st.SearchStrategy[tuple[int, ...]] | None =
       [0 0]
     """
     check_strategy(shapes, "shapes")
-    return _key_of(draw, draw(SCALAR_SHAPES if shapes is None else shapes))
+    shape = draw(SCALAR_SHAPES if shapes is None else shapes)
+    return _key_of(draw, check_shape(shape, "each of shapes"))
 
 
 def _key_of(draw: st.DrawFn, shape: tuple[int, ...]) -> jax.Array:

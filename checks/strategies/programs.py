@@ -24,7 +24,7 @@ from checks.strategies.operations import (
     WEAK_LITERALS,
 )
 from checks.strategies.sources import Assign, Block, Carry, Cond, Fori, Program, Scan, While
-from checks.strategies.validation import check_choices, check_size
+from checks.strategies.validation import check_bool, check_choices, check_size
 
 LOOPS = ("scan", "fori", "while")
 
@@ -74,7 +74,7 @@ def loop_programs(
       A strategy of `Program`, whose arguments are drawn with it.
 
     Raises:
-      hypothesis.errors.InvalidArgument: a kind is unknown, or a bound too small.
+      hypothesis.errors.InvalidArgument: a kind is unknown, a bound too small, or a flag no flag.
 
     Example:
       >>> import hypothesis
@@ -96,6 +96,8 @@ def loop_programs(
     check_size(max_depth, "max_depth", minimum=1)
     check_size(max_statements, "max_statements")
     check_size(max_steps, "max_steps")
+    check_bool(drift, "drift")
+    check_bool(weak_inits, "weak_inits")
     types = draw(st.lists(st.sampled_from(FLOAT + VECTOR + INT + KEY), min_size=1, max_size=4))
     if FLOAT not in types:
         types[0] = FLOAT

@@ -9,8 +9,10 @@ from jax.core import ShapedArray
 
 from checks.strategies.validation import (
     check_choices,
+    check_dtype,
     check_flag,
     check_range,
+    check_shape,
     check_size,
     check_strategy,
 )
@@ -126,7 +128,8 @@ def avals(
       A strategy of `jax.core.ShapedArray`.
 
     Raises:
-      hypothesis.errors.InvalidArgument: an argument is no strategy, or `weak` is no flag.
+      hypothesis.errors.InvalidArgument: an argument is no strategy, or not one of dtypes or shapes,
+        or `weak` is no flag.
 
     Example:
       >>> import hypothesis
@@ -136,8 +139,8 @@ def avals(
     check_strategy(dtypes, "dtypes")
     check_strategy(shapes, "shapes")
     check_flag(weak, "weak")
-    dtype = np.dtype(draw(_all_dtypes() if dtypes is None else dtypes))
-    shape = tuple(draw(_all_shapes() if shapes is None else shapes))
+    dtype = check_dtype(draw(_all_dtypes() if dtypes is None else dtypes), "each of dtypes")
+    shape = check_shape(draw(_all_shapes() if shapes is None else shapes), "each of shapes")
     python_type = python_type_of(dtype)
     # Drawn for a boolean as well: fewer choices are taken for simpler, and it is no simpler.
     is_weak = draw(st.booleans()) if weak is None else weak

@@ -151,10 +151,12 @@ def known_while(
 def while_partial_eval(trace: Any, *tracers: Any, **params: Any) -> list[Any]:
     """Run the known carry now, and stage the whole loop for the unknown carry."""
     known = known_while([not t.pval.is_known() for t in tracers], **params)
-    if known is None or not any(known.carry_unknown):
+    if known is None:
         return trace.default_process_primitive(while_p, tracers, params)
     values = [t.pval.get_known() for t in keep(known.inputs_known, tracers)]
     known_outputs = while_p.bind(*values, **known.params)
+    if not any(known.carry_unknown):  # an unknown constant that no part of the carry depends on
+        return known_outputs
     all_outputs = trace.default_process_primitive(while_p, tracers, params)
     return merge(known.carry_unknown, known_outputs, keep(known.carry_unknown, all_outputs))
 

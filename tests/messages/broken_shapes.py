@@ -121,7 +121,7 @@ def key_of_the_wrong_kind(c, x):
     return (raw, total + x), None
 
 
-@broken((jnp.zeros(2), jnp.zeros(3)), advice=False)
+@broken((jnp.zeros(2), jnp.zeros(3)))
 def swapped_components(c, x):
     """Two components change places."""
     return (c[1], c[0]), x  # <- here
@@ -133,7 +133,7 @@ def row_matrix(c, x):
     return jnp.atleast_2d(c) + x, None  # <- here
 
 
-@broken(jnp.ones(3))
+@broken(jnp.ones(3), advice=False)
 def reduced_to_a_scalar(c, x):
     """The mean takes the place of the vector."""
     return jnp.mean(c) + x, None  # <- here
@@ -195,7 +195,7 @@ def batch_axis_lost(c, x):
     return {"h": h.sum(0)}, None  # <- here
 
 
-@broken(jnp.zeros((2, 1)), jnp.ones((4, 2)))
+@broken(jnp.zeros((2, 1)), jnp.ones((4, 2)), advice=False)
 def column_and_row(c, x):
     """A column plus a row is a matrix."""
     return c + x, None  # <- here
@@ -208,7 +208,7 @@ def largest_of_each_row(c, x):
     return best * x, None
 
 
-@broken(jnp.ones((4, 4)))
+@broken(jnp.ones((4, 4)), advice=False)
 def normalised_wrongly(c, x):
     """Norms without keepdims, of a square matrix, in a smaller carry."""
     norms = jnp.linalg.norm(c, axis=0)  # <- here

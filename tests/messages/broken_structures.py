@@ -194,3 +194,73 @@ def dictionary_to_its_value(c, x):
 def from_nothing(c, x):
     """A carry that starts as None."""
     return x if c is None else c + x, None  # <- here
+
+
+@broken([jnp.zeros(2)], advice=False)
+def appended_in_place(c, x):
+    """A list that is carried is appended to."""
+    c.append(x)  # <- here
+    return c, None
+
+
+@broken((jnp.float32(0), (jnp.float32(0), jnp.zeros(2))))
+def flattened_tuple(c, x):
+    """A tuple inside a tuple comes back unpacked."""
+    a, (b, v) = c
+    return (a + x, b, v), None  # <- here
+
+
+@broken((jnp.float32(0), jnp.zeros(2), jnp.int32(0)))
+def grouped_tuple(c, x):
+    """Two of three components come back as a pair."""
+    a, v, n = c
+    return (a + x, (v, n)), None  # <- here
+
+
+@broken({"a": jnp.zeros(2)})
+def default_set(c, x):
+    """A key is set unless it is there."""
+    c.setdefault("b", x)  # <- here
+    return c, None
+
+
+@broken(Momentum(jnp.zeros(3), jnp.zeros(3)), advice=False)
+def field_by_another_name(c, x):
+    """Two of one type under other names: nothing tells which is which."""
+    return Moments(c.m * x, c.count), None  # <- here
+
+
+@broken(
+    Momentum(jnp.zeros(3), jnp.zeros(3)),
+    advice="type(c)(**Reversed(c.count, c.m * x)._asdict())",
+)
+def fields_in_another_order(c, x):
+    """The same names in another order are matched by their names."""
+    return Reversed(c.count, c.m * x), None  # <- here
+
+
+class Moments(NamedTuple):
+    """Fields of other names."""
+
+    first: Any
+    second: Any
+
+
+class Reversed(NamedTuple):
+    """The same fields as `Momentum`, in another order."""
+
+    count: Any
+    m: Any
+
+
+@broken(jnp.zeros(3), advice="pull(out)[0]")
+def gradients_of_one_argument(c, x):
+    """A pullback returns a tuple."""
+    out, pull = jax.vjp(jnp.sin, c)
+    return pull(out), x  # <- here
+
+
+@broken(jnp.float32(0), advice="c + x")
+def carry_in_a_dictionary(c, x):
+    """The carry is put beside a number that nobody carries."""
+    return {"loss": c + x, "n": jnp.int32(1)}, None  # <- here

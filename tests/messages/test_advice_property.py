@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from hypothesis import assume, given, target
 from hypothesis import strategies as st
 
@@ -67,6 +68,20 @@ def mismatches(body, init) -> tuple[checks.CarryMismatch, ...]:
     return ()
 
 
+def pasted(source: str, init: list[Any], found: list[Any]) -> tuple[str, list[Any]]:
+    """A body's source and an initial carry with the advice for some mismatches."""
+    edits, new_init = {}, list(init)
+    for mismatch in found:
+        suggestion, (key,) = mismatch.suggestion, mismatch.path
+        place = suggestion.place
+        code = suggestion.code if place is None else suggestion.init_code
+        if place is not None:
+            edits[Edit(place.file, place.span, body_code(source), suggestion.code)] = None
+        if code:
+            new_init[key.idx] = eval(code, {"jnp": jnp, "init": init})  # noqa: S307
+    return edited_source(source, edits), new_init
+
+
 @given(programs())
 def test_pasted_advice_mends_what_it_is_given_for(program):
     """With all the advice pasted no component is left broken that there was advice for."""
@@ -77,21 +92,29 @@ def test_pasted_advice_mends_what_it_is_given_for(program):
         assume(found)
         advised = [m for m in found if m.suggestion is not None]
         target(len(advised))
-
-        edits, new_init = {}, list(init)
-        for mismatch in advised:
-            suggestion, (key,) = mismatch.suggestion, mismatch.path
-            assert suggestion is not None
-            place = suggestion.place
-            code = suggestion.code if place is None else suggestion.init_code
-            if place is not None and place.span is not None:
-                edits[Edit(place.file, place.span, body_code(source), suggestion.code)] = None
-            if code:
-                new_init[key.idx] = eval(code, {"jnp": jnp, "init": init})  # noqa: S307
-        left = mismatches(executed(edited_source(source, edits)), new_init)
+        new_source, new_init = pasted(source, init, advised)
+        left = mismatches(executed(new_source), new_init)
 
     assert not {m.path for m in left} & {m.path for m in advised}
     assert {m.path for m in left} <= {m.path for m in found}
+
+
+@given(programs())
+def test_advice_for_a_dtype_keeps_the_values(program):
+    """One step of the body with the advice gives what it gave before, rounded at most."""
+    source, init_source = program
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        init = eval(init_source, {"jnp": jnp})  # noqa: S307
+        found = mismatches(executed(source), init)
+        advised = [m for m in found if m.kind == "dtype" and m.suggestion is not None]
+        target(len(advised))
+        new_source, new_init = pasted(source, init, advised)
+        x = jnp.float32(0.75)
+        before, _ = jax.jit(executed(source))(init, x)
+        after, _ = jax.jit(executed(new_source))(new_init, x)
+
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_allclose(np.float32(old), np.float32(new), rtol=2e-2)
 
 
 def body_code(source: str) -> Any:

@@ -1,22 +1,32 @@
 """The notes on broken bodies name the right line, and the advice, pasted, makes the body pass."""
 
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import checks
 import loops
 from checks.edits import Edit, edited_source
 from checks.trial import with_subtree
-from tests.messages import broken_dtypes, broken_shapes, broken_structures
-from tests.messages.broken import CASES
+from tests.messages import (
+    broken_calls,
+    broken_dtypes,
+    broken_science,
+    broken_shapes,
+    broken_structures,
+    broken_training,
+    helpers_elsewhere,
+)
+from tests.messages.broken import CASES, Case
 
-TABLES = (broken_dtypes, broken_shapes, broken_structures)
+TABLES = (
+    *(broken_dtypes, broken_shapes, broken_structures),
+    *(broken_training, broken_science, broken_calls),
+)
 
 
 @pytest.fixture(params=CASES)
@@ -48,10 +58,20 @@ def by_while(body, init, xs):
     return loops.while_loop(lambda c: False, lambda c: body(c, xs[0])[0], init)
 
 
+def as_written(case: Case):
+    """The loop that a body of the table is written for."""
+    if case.bounds is not None:
+        lower, upper = value(case.bounds)
+        return lambda body, init, _: loops.fori_loop(lower, upper, body, init)
+    if case.cond is not None:
+        return lambda body, init, _: loops.while_loop(case.cond, body, init)
+    return by_scan
+
+
 def refusal(run, case) -> Any:
     """The error that a case is refused with."""
     with pytest.raises(checks.CarryTypeError) as caught:
-        run(case.body, value(case.init), value(case.xs))
+        run(case.filled_in(case.body), value(case.init), value(case.xs))
     return caught.value
 
 
@@ -60,23 +80,24 @@ def table_of(case):
     return next(table for table in TABLES if table.__name__ == case.body.__module__)
 
 
-def marked_line(case):
-    """The line of the table that ends in the marker, in the body or in a helper that names it."""
-    lines = Path(table_of(case).__file__).read_text().splitlines()
+def marked_place(case) -> tuple[Path, int]:
+    """The file and line that ends in the marker, in the body or in a helper that names it."""
+    named = f"# <- here ({case.body.__name__})"
+    for module in (helpers_elsewhere, table_of(case)):
+        lines = Path(module.__file__).read_text().splitlines()
+        for number, text in enumerate(lines, 1):
+            if named in text:
+                return Path(module.__file__), number
     first = case.body.__code__.co_firstlineno
-    helper = [n for n, text in enumerate(lines, 1) if f"# <- here ({case.body.__name__})" in text]
-    return (
-        helper[0]
-        if helper
-        else next(n for n, text in enumerate(lines, 1) if n >= first and text.endswith("# <- here"))
-    )
+    file = Path(table_of(case).__file__)
+    lines = enumerate(file.read_text().splitlines(), 1)
+    return file, next(n for n, text in lines if n >= first and text.endswith("# <- here"))
 
 
 def pasted(case, suggestions):
     """The body and the initial carry with all suggestions applied to a copy of the table."""
     file = Path(table_of(case).__file__)
     init, edits = value(case.init), []
-    names = {"jnp": jnp, "jax": jax, "np": np}
     for path, suggestion in suggestions:
         place = suggestion.place
         if place is not None:
@@ -84,29 +105,48 @@ def pasted(case, suggestions):
             edits.append(Edit(place.file, place.span, place.code, suggestion.code))
         code = suggestion.code if place is None else suggestion.init_code
         if code:
-            init = with_subtree(init, path, eval(code, names, {"init": init}))  # noqa: S307
+            names = vars(table_of(case))
+            init = with_subtree(init, path, eval(code, dict(names), {"init": init}))  # noqa: S307
     module = types.ModuleType("pasted")
     source = edited_source(file.read_text(), dict.fromkeys(edits))
     source = source.replace("import broken\n", "import not_in_the_table as broken\n")
     exec(compile(source, str(file), "exec"), module.__dict__)  # noqa: S102
+    for name, thing in vars(table_of(case)).items():
+        if isinstance(thing, type):  # the classes of the initial carry
+            setattr(module, name, thing)
     return getattr(module, case.body.__name__), init
 
 
-@pytest.mark.parametrize("run", [by_scan, by_fori, by_while])
+def ways() -> Iterator[tuple[str, Any]]:
+    """Each body with each loop that it can run in."""
+    for name, case in CASES.items():
+        is_scan = case.bounds is None and case.cond is None
+        yield from (
+            (name, run) for run in ((by_scan, by_fori, by_while) if is_scan else [as_written])
+        )
+
+
+@pytest.mark.parametrize(("case", "run"), list(ways()), indirect=["case"])
 def test_the_note_names_the_line(case, run):
     """The provenance of a mismatch, and a note, have the line with the marker."""
-    error = refusal(run, case)
-    line = marked_line(case)
+    error = refusal(as_written(case) if run is as_written else run, case)
+    file, line = marked_place(case)
 
-    assert line in {m.provenance.line for m in error.mismatches}
-    assert f"{Path(table_of(case).__file__).name}:{line}" in "\n".join(error.__notes__)
+    places = {(Path(m.provenance.file), m.provenance.line) for m in error.mismatches}
+    assert (file, line) in places
+    assert f"{file.name}:{line}" in "\n".join(error.__notes__)
 
 
 def test_the_advice_makes_the_body_pass(case):
     """With every suggestion pasted the loop runs; where none is known, none is given."""
-    error = refusal(by_scan, case)
+    run = as_written(case)
+    error = refusal(run, case)
     suggestions = [(m.path, m.suggestion) for m in error.mismatches if m.suggestion is not None]
-    assert case.advice == bool(suggestions)
+    if case.bounds is not None:  # the index, and perhaps a bound, stand before the user's carry
+        suggestions = [(path[1:], suggestion) for path, suggestion in suggestions]
+    assert bool(case.advice) == bool(suggestions)
+    if isinstance(case.advice, str):
+        assert case.advice in {suggestion.code for _, suggestion in suggestions}
     if suggestions:
         body, init = pasted(case, suggestions)
-        by_scan(body, init, value(case.xs))
+        run(case.filled_in(body), init, value(case.xs))

@@ -3,6 +3,9 @@
 Programs come in chunks. A chunk is drawn from the seed and its own number alone, so a run that was
 stopped goes on from the chunk that it had come to, with START. The exit status is 1 if any two
 implementations differ; the smallest program that shows it is printed as Python source.
+
+Compiling takes most of the time. So XLA optimizes little in four of five chunks, and what JAX has
+compiled is kept from chunk to chunk as long as that does not change: together a third less.
 """
 
 import argparse
@@ -21,6 +24,7 @@ import jax
 from tests.properties.cases import Case, cases, check
 
 CHUNK = 100
+OPTIMIZED = 5  # one in so many chunks is compiled as users' programs are
 
 
 class Tally:
@@ -73,9 +77,14 @@ def run_chunk(
     except Exception as error:  # noqa: BLE001  (whatever a program raises is a finding)
         told = textwrap.indent(f"{type(error).__name__}: {error}", "# ", lambda line: True)
         return f"{last[0]}\n{told}"
-    finally:
-        jax.clear_caches()  # else each program that ever ran stays in memory
     return None
+
+
+def set_optimization(number: int) -> None:
+    """Say how chunks from this one on are compiled, and drop what was compiled otherwise."""
+    if number % OPTIMIZED in (0, OPTIMIZED - 1):
+        jax.clear_caches()  # each program that ever ran stays in memory until then
+    jax.config.update("jax_disable_most_optimizations", number % OPTIMIZED != OPTIMIZED - 1)
 
 
 def main() -> int:
@@ -89,6 +98,7 @@ def main() -> int:
     tally, found = Tally(), []
     for first in range(options.start // CHUNK * CHUNK, options.programs, CHUNK):
         size = min(CHUNK, options.programs - first)
+        set_optimization(first // CHUNK)
         difference = run_chunk(options.seed, first // CHUNK, size, tally)
         if difference is not None:
             found.append(difference)

@@ -71,6 +71,44 @@ def test_carries_shrink(condition, smallest_carry):
     assert smallest_carry == smallest(s.carries(st.just(7)), condition)
 
 
+@pytest.mark.parametrize(
+    ("loop", "drift", "result"),
+    [
+        ("scan", None, "return v0, None"),
+        ("while", None, "return v0"),
+        ("fori", None, "return v0"),
+        ("scan", "dtype", 'return v0.astype("int32"), None'),
+        ("while", "structure", "return (v0,)"),
+        ("fori", "shape", "return jnp.asarray(v0)[None]"),
+        ("scan", "weak", 'return jax.lax.convert_element_type(v0, "float32"), None'),
+    ],
+)
+def test_bodies_shrink(loop, drift, result):
+    """A body shrinks to one that hands a number on, but for the drift."""
+    body = smallest(s.bodies(loop=loop, drift=drift))
+    lines = [line.strip() for line in body.source.splitlines()]
+
+    assert [line for line in lines if line.startswith(("v", "return"))] == ["v0 = carry", result]
+
+
+@pytest.mark.parametrize("kind", ["scan", "fori", "while"])
+def test_programs_shrink(kind):
+    """A program shrinks to one loop of no steps that hands its argument on."""
+    source = str(smallest(s.loop_programs(kinds=[kind])))
+    steps = {"scan": "length=0", "fori": "fori_loop(0, 0,", "while": "v1 < 0"}
+
+    assert steps[kind] in source
+    assert "args = (jnp.float32(0.0),)" in source
+    assert source.count("def ") == (2 if kind != "while" else 3)
+
+
+def test_floats_are_rounded_and_may_be_infinite():
+    """What a strategy gives for a float's elements need not be exact in its dtype."""
+    assert smallest(s.inits(jnp.bfloat16(0), elements=st.just(0.1))) == jnp.bfloat16(0.1)
+    assert jnp.isinf(smallest(s.inits(jnp.float16(0), elements=st.just(np.inf))))
+    assert jnp.isnan(smallest(s.inits(jnp.float32(0), elements=st.just(np.nan))))
+
+
 def test_keys_shrink():
     """A key shrinks to that of seed zero."""
     assert [0, 0] == jax.random.key_data(smallest(s.keys())).tolist()
@@ -245,6 +283,23 @@ def test_programs_have_all_sorts(text):
         (lambda: s.bodies(max_statements=-1), "max_statements must be at least 0"),
         (lambda: s.loop_programs(kinds=["map"]), "each of kinds must be one of"),
         (lambda: s.loop_programs(max_depth=0), "max_depth must be at least 1"),
+        (lambda: s.loop_programs(drift="dtype"), "drift must be True or False"),
+        (lambda: s.loop_programs(weak_inits=1), "weak_inits must be True or False"),
+        (lambda: s.loop_programs(max_steps=-1), "max_steps must be at least 0"),
+        (lambda: s.loop_programs(max_statements=None), "max_statements must be an integer"),
+        (lambda: s.bodies(drift="dtype", path="a"), "path must be a key path"),
+        (lambda: s.bodies(path=()), "path must be a key path, and only with a drift"),
+        (lambda: s.avals(dtypes=st.just("floot")), "each of dtypes must be a dtype"),
+        (lambda: s.avals(shapes=st.just(3)), "each of shapes must be a tuple of integers"),
+        (lambda: s.avals(shapes=st.just((-1,))), "each side of each of shapes must be at least 0"),
+        (lambda: s.keys(shapes=st.just(None)), "each of shapes must be a tuple of integers"),
+        (lambda: s.arrays(avals=st.just(3)), "each of avals must have a shape and a dtype"),
+        (lambda: s.inits(jnp.int32(0), elements=st.just(0.5)), "numbers that int32 holds, got"),
+        (lambda: s.inits(jnp.int8(0), elements=st.just(300)), "numbers that int8 holds, got"),
+        (lambda: s.inits(jnp.float16(0), elements=st.just(1e6)), "numbers that float16 holds"),
+        (lambda: s.inits(jnp.float32(0), elements=st.just(1j)), "numbers that float32 holds"),
+        (lambda: s.inits(jnp.bool_(0), elements=st.just(2)), "numbers that bool holds"),
+        (lambda: s.inits(jnp.float32(0), elements=st.just("1")), "numbers that float32 holds"),
     ],
 )
 def test_wrong_arguments_are_named(strategy, message):

@@ -115,3 +115,21 @@ def test_checkpointed_while_runs_forwards(loops: Implementation):
     want = fun(plain, plain)
     assert_same(fun(jax.checkpoint, plain), want)
     assert_same(fun(plain, jax.checkpoint), want)
+
+
+@primitives
+@pytest.mark.parametrize("wrap", [jax.checkpoint, jax.jit, lambda fun: fun], ids=["c", "j", "-"])
+def test_an_inner_while_that_only_reads_what_is_differentiated_is_known(
+    loops: Implementation, wrap
+):
+    """Two while loops, the inner one reading a float that no part of its carry depends on."""
+
+    def count(x, n):
+        def outer(_, total):
+            return loops.fori_loop(0, total % 4, lambda j, c: (2.0 * x, c + j)[1], total)
+
+        return loops.fori_loop(0, n, outer, jnp.int32(3))
+
+    value, push = jax.linearize(wrap(lambda x: count(x, jnp.int32(3))), jnp.float32(0.5))
+    assert int(value) == 10
+    assert push(jnp.float32(1)).dtype == jax.dtypes.float0

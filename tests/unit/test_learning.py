@@ -169,3 +169,20 @@ def test_random_nests_are_traced_as_the_naive_way_traces_them(seed, monkeypatch)
     naive = nests.outcome(program)
 
     assert naive == ours
+
+
+def test_a_carry_that_fails_only_before_the_outer_promotion():
+    """Types that the outer loop gives up are no reason to refuse; JAX's loops meet them first."""
+
+    def halve(loops):
+        def outer(carry, _):
+            inner = loops.fori_loop(0, 2, lambda i, c: carry, 0.25)
+            return 0.5 * inner, None
+
+        return loops.scan(outer, 1, None, length=2)[0]
+
+    with jax.numpy_dtype_promotion("standard"):
+        with pytest.raises(TypeError, match="must have equal types"):
+            halve(jax.lax)
+        assert 0.25 == float(halve(loops))
+        assert jax.typeof(jnp.float32(0)) == jax.typeof(jax.jit(lambda: halve(loops))())

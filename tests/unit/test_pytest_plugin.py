@@ -1,10 +1,16 @@
 """The pytest plug-in, run by pytest in processes of their own."""
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
+
+import loops
+from diagnostics.loop_traces import count_loop_traces
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,6 +53,29 @@ def test_compilations_are_bounded(loop_traces):
     loops.scan(body, jnp.zeros(7), jnp.ones((3, 7)))
     loop_traces.assert_at_most(compilations=0)
 """
+
+
+def add(rate, total, x):
+    """A body with an argument to be filled in."""
+    return total + rate * x, None
+
+
+class Adder:
+    """A body that is a method."""
+
+    def step(self, total, x):
+        """Add."""
+        return total + x, None
+
+
+def test_any_callable_can_be_counted():
+    """A partial, a method and a jitted body are found by themselves; what is no body is refused."""
+    for body in (functools.partial(add, 0.5), Adder().step, jax.jit(functools.partial(add, 2.0))):
+        with count_loop_traces() as seen:
+            loops.scan(body, jnp.float32(0), jnp.ones(3))
+        assert seen.traces(body) == 1
+    with pytest.raises(TypeError, match="body must be a function or the name of one"):
+        seen.traces(3)
 
 
 def run_pytest(folder: Path, source: str, *options: str) -> str:

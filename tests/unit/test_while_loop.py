@@ -239,6 +239,33 @@ class TestRefusals:
         with jax.disable_jit(), pytest.raises(TypeError, match="must have equal types"):
             OURS.while_loop(lambda c: c < 3.0, lambda c: (c + 1.0).astype(jnp.bfloat16), ONE)
 
+    def test_contract_holds_without_jit_and_without_steps(self):
+        """In debugging mode too a body that is never run is checked, and promotes. Ours alone."""
+        with jax.disable_jit():
+            with pytest.raises(TypeError, match="must have"):
+                OURS.while_loop(lambda c: c < 0, lambda c: (c, c), ONE)
+            promoted = OURS.while_loop(lambda c: c < 0, lambda c: c * jnp.float32(1.5), 0)
+            # A body that asks for values cannot be traced, and none are asked of it.
+            assert OURS.while_loop(lambda c: c < 0, lambda c: c + bool(c > 1), ONE) == ONE
+        assert jax.typeof(promoted) == jax.typeof(jnp.float32(0))
+
+    @pytest.mark.parametrize("run", ["while", "scan"])
+    def test_weak_types_go_from_step_to_step_as_when_compiled(self, run):
+        """Two components that change places, one of them weak, have the same types either way."""
+
+        def swap(c):
+            return (c[0] + 1, c[2], c[1])
+
+        def call():
+            init = (0, jnp.int32(3), 2)
+            if run == "scan":
+                return OURS.scan(lambda c, _: (swap(c), None), init, length=2)[0]
+            return OURS.while_loop(lambda c: c[0] < 2, swap, init)
+
+        with jax.disable_jit():
+            stepwise = call()
+        assert [jax.typeof(x) for x in call()] == [jax.typeof(x) for x in stepwise]
+
     @primitives
     @pytest.mark.parametrize("compile_", [lambda fun: fun, jax.jit], ids=["eager", "jit"])
     @pytest.mark.parametrize(
