@@ -734,17 +734,27 @@ def eliminate_dead_code(
     live_inputs: Sequence[bool] | None = None,
 ) -> DeadCodeResult:
     """Drop unused outputs and what only they need. `live_inputs`: Refs that are read afterwards."""
-    live = {}
-    if _DCE_KNOWS_LIVE_INPUTS and live_inputs is not None:
-        live["live_inputs"] = list(live_inputs)
-    inner, used = pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs), list(keep_inputs), **live)
+    if not _DCE_KNOWS_LIVE_INPUTS or live_inputs is None:
+        live_inputs = ()
+    new, used = _eliminate_dead_code(
+        jaxpr, tuple(used_outputs), tuple(keep_inputs), tuple(live_inputs)
+    )
+    return DeadCodeResult(jaxpr if new is None else new, list(used))
+
+
+@cached_weakly  # equal loops whose bodies are the same object are lowered once
+def _eliminate_dead_code(
+    jaxpr: Jaxpr, used_outputs: tuple[bool, ...], keep_inputs: tuple[bool, ...], live: tuple
+) -> tuple[Jaxpr | None, tuple[bool, ...]]:
+    """None in place of a jaxpr in which nothing is dead: a cache must not hold its own key."""
+    options = {"live_inputs": list(live)} if live else {}
+    inner, used = pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs), list(keep_inputs), **options)
     if inner is jaxpr.jaxpr:
-        return DeadCodeResult(jaxpr, list(used))
+        return None, tuple(used)
     inputs, outputs = (
         [i for i, is_used in enumerate(marks) if is_used] for marks in (used, used_outputs)
     )
-    live_jaxpr = _batched_alike(jaxpr.replace(jaxpr=inner), jaxpr, inputs, outputs)
-    return DeadCodeResult(live_jaxpr, list(used))
+    return _batched_alike(jaxpr.replace(jaxpr=inner), jaxpr, inputs, outputs), tuple(used)
 
 
 def register_dead_code_rule(primitive: Primitive, rule: Callable) -> None:
