@@ -50,8 +50,12 @@ def four_scans_and_ys(c, xs):
 
 def four_foris(c, xs):
     """The same `fori_loop` four times."""
+
+    def step(_, c):
+        return body(c, xs[0])[0]
+
     for _ in range(4):
-        c = loops.fori_loop(0, 5, lambda i, c: body(c, xs[0])[0], c)
+        c = loops.fori_loop(0, 5, step, c)
     return c
 
 
