@@ -91,7 +91,7 @@ def trace_to_fixpoint(
 
     def settle(settling: Settling, finish: bool) -> SettledLoop[Traced]:
         def start(explain_errors: bool = True) -> InitPasses:
-            return InitPasses(name, body_fun, init, written if explain_errors else None)
+            return InitPasses(name, body_fun, init, avals, written if explain_errors else None)
 
         return _Fixpoint(start, trace, num_settled, place, settling).find(finish)
 
@@ -185,6 +185,8 @@ class _Fixpoint(Generic[Traced]):
         self, conversions: list[CarryChanges], avals: list[Any], out: BodyOut, is_guess: bool
     ) -> None:
         """Tell the loop around this one what came of it."""
+        if not is_nested():
+            return
         learned = None
         if self.place is not None and conversions:
             learned = Learned(self.place, tuple(conversions), is_settled=not is_guess)
@@ -208,10 +210,11 @@ class InitPasses(CarryPasses):
         name: str,
         body_fun: Callable[..., Any],
         init: Any,
+        avals: list[Any],
         written: Callable[[], LoopBody] | None,
     ) -> None:
         explain = None if written is None else partial(explain_mismatches, written)
-        super().__init__(name, body_fun, init.tree, [jax.typeof(x) for x in init], explain)
+        super().__init__(name, body_fun, init.tree, avals, explain)
         self.init = init
         self.conversions: list[CarryChanges] = []
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -61,17 +60,16 @@ class Outcome(NamedTuple):
     is_guess: bool
 
 
-@dataclass
 class _Pass:
     """A pass over a body: the trace around it, if it may only learn types, and the loops inside.
 
     `recalled` is what they learned in the pass before and `learned` what they learn in this one.
     """
 
-    around: Any = None
-    recalled: list[Learned] = field(default_factory=list)
-    learned: list[Learned] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    def __init__(self, around: Any, recalled: list[Learned]) -> None:
+        self.around, self.recalled = around, recalled
+        self.learned: list[Learned] = []
+        self.outcomes: list[Outcome] = []
 
 
 class _State(threading.local):
@@ -93,9 +91,13 @@ class Settling:
     """What the passes over one body tell of the loops inside it."""
 
     def __init__(self) -> None:
-        self._last = _Pass()
-        self._guesses: list[Outcome] = []
         self.guessed_wrong = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin again with what is known now: nothing."""
+        self._last = _Pass(None, [])
+        self._guesses: list[Outcome] = []
 
     @contextmanager
     def tracing_a_body(self, may_be_thrown_away: bool) -> Generator[None]:
@@ -104,20 +106,22 @@ class Settling:
         learning = may_be_thrown_away or is_learning()
         around = _jax.current_trace() if learning else None
         self._last = _Pass(around, recalled=self._last.learned)
-        with _making(self._last):
+        _state.passes.append(self._last)
+        try:
             yield
+        finally:
+            _state.passes.pop()
 
     def holds_unfinished(self, jaxpr: Any) -> bool:
         """Whether the pass just made, which gave a jaxpr, left loops inside unfinished."""
         if jaxpr is None:
             return False
+        holds_unfinished = _unfinished in jaxpr.effects
         if self._last.outcomes:
             _outcomes_inside[jaxpr] = self._last.outcomes
-        else:
-            self._last.outcomes = _outcomes_inside.get(jaxpr, [])
-        holds_unfinished = _unfinished in jaxpr.effects
-        if holds_unfinished and not any(outcome.is_guess for outcome in self._last.outcomes):
-            self._last.outcomes = [Outcome((), is_guess=True)]  # unknown, so it proves wrong
+        elif holds_unfinished or self._guesses:
+            unknown = [Outcome((), is_guess=True)]  # nothing equals it, so it proves wrong
+            self._last.outcomes = _outcomes_inside.get(jaxpr, unknown)
         return holds_unfinished
 
     def has_promoted_inside(self) -> bool:
@@ -132,10 +136,6 @@ class Settling:
                 self.guessed_wrong = True
         return not self.guessed_wrong
 
-    def forget(self) -> None:
-        """Begin again with what is known now: nothing."""
-        self._last, self._guesses = _Pass(), []
-
     def tell_outer_loop(self, learned: Learned | None, outcome: Outcome) -> None:
         """Tell the pass around the loop what the loop, and those inside it, came to."""
         if not _state.passes:
@@ -148,23 +148,17 @@ class Settling:
 
 
 @contextmanager
-def _making(this: _Pass) -> Generator[None]:
-    _state.passes.append(this)
-    try:
-        yield
-    finally:
-        _state.passes.pop()
-
-
-@contextmanager
 def tracing_a_condition() -> Generator[None]:
     """Say that a loop's condition is traced: its type is known beforehand, so nothing is learned.
 
     The loops inside belong to the pass that is being made.
     """
-    around = _state.passes[-1]
-    with _making(_Pass(None, around.recalled, around.learned, around.outcomes)):
+    this = _state.passes[-1]
+    around, this.around = this.around, None
+    try:
         yield
+    finally:
+        this.around = around
 
 
 Result = TypeVar("Result")
@@ -177,28 +171,23 @@ def settle_loop(settle: Callable[[Settling, bool], Result]) -> Result:
     all loops are finished in all passes. So is any other error that comes after a guess: the
     outermost loop is settled again in that way.
     """
+    is_outermost = not _state.passes
+    before = _state.has_guessed
+    if is_outermost:
+        _state.has_guessed = False
     settling = Settling()
-    with _noting_guesses(is_outermost=not _state.passes) as made_any:
-        try:
-            settled = settle(settling, _state.finish_all)
-            if not settling.guessed_wrong:
-                return settled
-        except Exception:
-            if not made_any():
-                raise
-    with _finishing_all():
-        return settle(Settling(), True)
-
-
-@contextmanager
-def _noting_guesses(is_outermost: bool) -> Generator[Callable[[], bool]]:
-    """Note whether guesses are made; only those inside the outermost loop are asked for."""
-    before, _state.has_guessed = _state.has_guessed, _state.has_guessed and not is_outermost
     try:
-        yield lambda: is_outermost and _state.has_guessed
+        settled = settle(settling, _state.finish_all)
+        if not settling.guessed_wrong:
+            return settled
+    except Exception:
+        if not (is_outermost and _state.has_guessed):
+            raise
     finally:
         if is_outermost:  # an error's explanation tries out loops of its own
             _state.has_guessed = before
+    with _finishing_all():
+        return settle(Settling(), True)
 
 
 @contextmanager
