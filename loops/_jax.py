@@ -78,6 +78,9 @@ from jax._src.mesh import use_abstract_mesh
 # Private: the rules that turn Refs into values have no public registry.
 from jax._src.state import discharge as _discharge
 
+# Private: what old random keys have as a parameter, a tuple of functions, one for each algorithm.
+from jax._src.random.prng import PRNGImpl as RandomImplementation  # noqa: F401
+
 # Private: mutable arrays' type, and the effect of writing to one.
 from jax._src.state.types import AbstractRef, AccumEffect, WriteEffect
 
@@ -845,6 +848,11 @@ def renumber_effects(effects: Any, new_position: Callable[[int], int]) -> set[An
         e.replace(new_position(e.input)) if isinstance(e, jax_effects.JaxprInputEffect) else e
         for e in effects
     }
+
+
+def is_effect_on_input(effect: Any) -> bool:
+    """Whether an effect is that of reading or writing a Ref."""
+    return isinstance(effect, jax_effects.JaxprInputEffect)
 
 
 def callback_effects(effects: Any) -> list[Any]:
