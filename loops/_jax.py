@@ -75,11 +75,11 @@ from jax._src.lib.mlir.dialects import func, hlo
 # Private: the mesh that arrays with explicit sharding are made under.
 from jax._src.mesh import use_abstract_mesh
 
-# Private: the rules that turn Refs into values have no public registry.
-from jax._src.state import discharge as _discharge
-
 # Private: what old random keys have as a parameter, a tuple of functions, one for each algorithm.
 from jax._src.random.prng import PRNGImpl as RandomImplementation  # noqa: F401
+
+# Private: the rules that turn Refs into values have no public registry.
+from jax._src.state import discharge as _discharge
 
 # Private: mutable arrays' type, and the effect of writing to one.
 from jax._src.state.types import AbstractRef, AccumEffect, WriteEffect
