@@ -867,8 +867,8 @@ def is_debugging(effect: Any) -> bool:
 
 
 def may_be_repeated(effect: Any) -> bool:
-    """Whether steps with an effect may run again: those of `jax.debug`, and collectives."""
-    return is_debugging(effect) or isinstance(effect, core.NamedAxisEffect)
+    """Whether steps with an effect may run again: those of `jax.debug`, collectives, our own."""
+    return is_debugging(effect) or isinstance(effect, (core.NamedAxisEffect, *_own_effects))
 
 
 def describe_effect(effect: Any) -> str:
@@ -905,8 +905,12 @@ def _without_debug_effects(effects: Any) -> set[Any]:
 Effect = jax_effects.Effect
 
 
+_own_effects: list[type] = []
+
+
 def allow_effect_inside_loops(kind: type) -> None:
-    """Let loops and branches have an effect of this kind inside."""
+    """Let loops and branches have an effect of this kind, our own, inside."""
+    _own_effects.append(kind)
     jax_effects.control_flow_allowed_effects.add_type(kind)
 
 

@@ -68,6 +68,7 @@ def _loop(choose: random.Random, depth: int) -> Callable:
     inits = _leaf(choose), _leaf(choose)
     operands = _operand(choose, depth), _operand(choose, depth)
     kind, result = choose.choice(["scan", "fori", "while"]), choose.randint(0, 2)
+    options = choose.choice([{}, {}, {}, {"checkpoints": 1}])
 
     def run(x):
         def step(carry):
@@ -77,12 +78,12 @@ def _loop(choose: random.Random, depth: int) -> Callable:
         x = jnp.asarray(x)
         init = tuple(make(x) for make in inits)
         if kind == "scan":
-            carry, ys = loops.scan(lambda c, _: (step(c), c[0]), init, None, length=2)
+            carry, ys = loops.scan(lambda c, _: (step(c), c[0]), init, None, length=2, **options)
             return [*carry, ys[0]][result]
         if kind == "fori":
-            return loops.fori_loop(0, 2, lambda i, c: step(c), init)[result % 2]
+            return loops.fori_loop(0, 2, lambda i, c: step(c), init, **options)[result % 2]
         _, carry = loops.while_loop(
-            lambda c: c[0] < 2, lambda c: (c[0] + 1, step(c[1])), (jnp.int32(0), init)
+            lambda c: c[0] < 2, lambda c: (c[0] + 1, step(c[1])), (jnp.int32(0), init), **options
         )
         return carry[result % 2]
 

@@ -186,6 +186,23 @@ def test_repeated_eager_calls_of_an_unfinished_body_are_right():
     assert [49.0] * 3 == [float(x) for _, x in results]
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"checkpoints": 2}, {"max_steps": 5}], ids=["plain", "checkpoints", "max_steps"]
+)
+def test_a_stable_loop_between_promoted_ones(options):
+    """A loop that may hold unfinished ones while its types are learned, of whichever primitive."""
+    body, runs = nest_in_a_stable_loop()
+
+    def stable(x):
+        return loops.while_loop(lambda carry: carry[0] < 2, body, (0, x), **options)[1]
+
+    def run(x):
+        return loops.fori_loop(0, 2, lambda i, c: c + stable(x), 0)
+
+    assert 98.0 == float(jax.jit(run)(jnp.float32(1)))
+    assert {"outer": 2, "middle": 2, "inner": 3} == runs
+
+
 def test_ys_that_depend_on_the_promoted_carry_are_learned_by_tracing_again():
     """An inner scan whose ys follow its carry's type is finished in every pass."""
 
