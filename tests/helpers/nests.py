@@ -91,7 +91,7 @@ def _loop(choose: random.Random, depth: int) -> Callable:
 
 
 def outcome(program: Callable) -> str:
-    """The program's jaxpr with its output types, or the kind of error that tracing it raises."""
+    """The program's jaxpr with its output types, or the error that tracing it raises."""
 
     def fresh(x: Any) -> Any:  # or JAX would know the trace of an earlier call
         return program(x)
@@ -100,5 +100,6 @@ def outcome(program: Callable) -> str:
         with jax.numpy_dtype_promotion("standard"):
             jaxpr, out = jax.make_jaxpr(fresh, return_shape=True)(jnp.float32(1))
     except (TypeError, ValueError) as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        notes = [note for note in getattr(error, "__notes__", ()) if "pass 1" in note]
+        return f"{type(error).__name__}: {error} {notes}"
     return f"{jaxpr} -> {out}, {[aval.weak_type for aval in jaxpr.out_avals]}"
