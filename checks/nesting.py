@@ -9,7 +9,38 @@ imports nothing.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+
+class Settling(Protocol):
+    """What the passes over one body tell of the loops inside it."""
+
+    def tracing_a_body(self, may_be_thrown_away: bool) -> AbstractContextManager[None]:
+        """Context in which the body is traced; told whether the pass may be thrown away."""
+        ...
+
+    def holds_unfinished(self, jaxpr: Any) -> bool:
+        """Whether the pass just made, which gave a jaxpr, left loops inside unfinished."""
+        ...
+
+    def guesses_were_right(self) -> bool:
+        """Whether what unfinished loops said was right, now that all are finished."""
+        ...
+
+
+class _NoneInside:
+    """Bodies without loops inside."""
+
+    def tracing_a_body(self, may_be_thrown_away: bool) -> AbstractContextManager[None]:
+        del may_be_thrown_away
+        return nullcontext()
+
+    def holds_unfinished(self, jaxpr: Any) -> bool:
+        del jaxpr
+        return False
+
+    def guesses_were_right(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -17,16 +48,15 @@ class Nesting:
     """What loops do about loops inside their bodies.
 
     Args:
-      tracing_a_body: context in which a body is traced; told whether the pass may be thrown away.
-      is_unfinished: whether a jaxpr holds an unfinished loop.
-      finishing_all_after_an_error: runs a function that settles a loop, and once more if it raises.
+      settle_loop: runs a function that settles a loop, `settle(settling, finish_all)`, and once
+        more if loops inside were unfinished and that went wrong.
+      tracing_a_condition: context in which the condition is traced, within that of the body.
     """
 
-    tracing_a_body: Callable[[bool], AbstractContextManager[None]] = lambda _: nullcontext()
-    is_unfinished: Callable[[Any], bool] = lambda _: False
-    finishing_all_after_an_error: Callable[[Callable[[bool], Any]], Any] = lambda settle: settle(
-        False
+    settle_loop: Callable[[Callable[[Any, bool], Any]], Any] = lambda settle: settle(
+        _NoneInside(), False
     )
+    tracing_a_condition: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 _registered = [Nesting()]

@@ -94,7 +94,8 @@ class CarryPasses:
           checks.CarryTypeError: they differ, and no conversion of the init helps.
         """
         avals = self.avals
-        self.history.append(avals)
+        if not self.history or self.history[-1] != avals:  # else the loops inside were finished
+            self.history.append(avals)
         if out.tree == self.tree and out.avals == avals:  # the usual case: nothing to convert
             return CarryChanges(avals, [], [])
         try:

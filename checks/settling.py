@@ -11,7 +11,7 @@ from jax.tree_util import PyTreeDef, tree_flatten, tree_unflatten
 from checks.condition import check_predicate
 from checks.explanation import explain_mismatches
 from checks.jaxprs import Scope, forwards
-from checks.nesting import nesting
+from checks.nesting import Settling, nesting
 from checks.passes import BodyOut, CarryPasses, with_varying
 from checks.tracing import LoopBody, TracedFunction, as_aval, trace
 
@@ -58,28 +58,35 @@ def settle(loop: Loop, init: Any) -> Settled:
     """
     leaves, tree = tree_flatten(init)
     avals = [as_aval(leaf) for leaf in leaves]
-    return nesting().finishing_all_after_an_error(lambda _: _settle_types(loop, tree, avals))
+    return nesting().settle_loop(lambda settling, _: _settle_types(loop, tree, avals, settling))
 
 
-def _settle_types(loop: Loop, tree: PyTreeDef, avals: list[AbstractValue]) -> Settled:
+def _settle_types(
+    loop: Loop, tree: PyTreeDef, avals: list[AbstractValue], settling: Settling
+) -> Settled:
     """Trace, promote, and trace again until nothing has to be promoted."""
     explain = partial(explain_mismatches, lambda: loop.written)
     passes = CarryPasses(loop.name, loop.named, tree, avals, explain)
     done: list[Pass] = []
+    may_learn = True
     while True:
-        with nesting().tracing_a_body(passes.may_promote(loop.num_settled)):
+        with settling.tracing_a_body(may_learn and passes.may_promote(loop.num_settled)):
             done.append(_trace(loop, passes.carry()))
+        holds_unfinished = settling.holds_unfinished(done[-1].jaxpr)
         changes = passes.changes_after(done[-1].out)
-        if not changes:
-            again = nesting().is_unfinished(done[-1].jaxpr)
-            return Settled(tree, passes.history, done, len(done) + again)
-        passes.convert(changes)
+        if changes:
+            passes.convert(changes)
+        elif holds_unfinished:
+            may_learn = False
+        else:
+            settling.guesses_were_right()
+            return Settled(tree, passes.history, done, len(done))
 
 
 def _trace(loop: Loop, carry: Any) -> Pass:
     condition = None
     if loop.condition is not None:
-        with nesting().tracing_a_body(False):
+        with nesting().tracing_a_condition():
             condition = trace(loop.condition, carry)
         check_predicate("cond_fun", condition.out_tree, condition.out_avals)
     traced = trace(loop.fun, carry, *loop.after)

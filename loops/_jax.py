@@ -75,6 +75,9 @@ from jax._src.lib.mlir.dialects import func, hlo
 # Private: the mesh that arrays with explicit sharding are made under.
 from jax._src.mesh import use_abstract_mesh
 
+# Private: what old random keys have as a parameter, a tuple of functions, one for each algorithm.
+from jax._src.random.prng import PRNGImpl as RandomImplementation  # noqa: F401
+
 # Private: the rules that turn Refs into values have no public registry.
 from jax._src.state import discharge as _discharge
 
@@ -747,17 +750,27 @@ def eliminate_dead_code(
     live_inputs: Sequence[bool] | None = None,
 ) -> DeadCodeResult:
     """Drop unused outputs and what only they need. `live_inputs`: Refs that are read afterwards."""
-    live = {}
-    if _DCE_KNOWS_LIVE_INPUTS and live_inputs is not None:
-        live["live_inputs"] = list(live_inputs)
-    inner, used = pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs), list(keep_inputs), **live)
+    if not _DCE_KNOWS_LIVE_INPUTS or live_inputs is None:
+        live_inputs = ()
+    new, used = _eliminate_dead_code(
+        jaxpr, tuple(used_outputs), tuple(keep_inputs), tuple(live_inputs)
+    )
+    return DeadCodeResult(jaxpr if new is None else new, list(used))
+
+
+@cached_weakly  # equal loops whose bodies are the same object are lowered once
+def _eliminate_dead_code(
+    jaxpr: Jaxpr, used_outputs: tuple[bool, ...], keep_inputs: tuple[bool, ...], live: tuple
+) -> tuple[Jaxpr | None, tuple[bool, ...]]:
+    """None in place of a jaxpr in which nothing is dead: a cache must not hold its own key."""
+    options = {"live_inputs": list(live)} if live else {}
+    inner, used = pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs), list(keep_inputs), **options)
     if inner is jaxpr.jaxpr:
-        return DeadCodeResult(jaxpr, list(used))
+        return None, tuple(used)
     inputs, outputs = (
         [i for i, is_used in enumerate(marks) if is_used] for marks in (used, used_outputs)
     )
-    live_jaxpr = _batched_alike(jaxpr.replace(jaxpr=inner), jaxpr, inputs, outputs)
-    return DeadCodeResult(live_jaxpr, list(used))
+    return _batched_alike(jaxpr.replace(jaxpr=inner), jaxpr, inputs, outputs), tuple(used)
 
 
 def register_dead_code_rule(primitive: Primitive, rule: Callable) -> None:
@@ -850,6 +863,11 @@ def renumber_effects(effects: Any, new_position: Callable[[int], int]) -> set[An
     }
 
 
+def is_effect_on_input(effect: Any) -> bool:
+    """Whether an effect is that of reading or writing a Ref."""
+    return isinstance(effect, jax_effects.JaxprInputEffect)
+
+
 def callback_effects(effects: Any) -> list[Any]:
     """The effects of `io_callback`, which changes the world outside and must run exactly once."""
     kinds = (_callback._IOEffect, _callback._OrderedIOEffect)
@@ -862,8 +880,8 @@ def is_debugging(effect: Any) -> bool:
 
 
 def may_be_repeated(effect: Any) -> bool:
-    """Whether steps with an effect may run again: those of `jax.debug`, and collectives."""
-    return is_debugging(effect) or isinstance(effect, core.NamedAxisEffect)
+    """Whether steps with an effect may run again: those of `jax.debug`, collectives, our own."""
+    return is_debugging(effect) or isinstance(effect, (core.NamedAxisEffect, *_own_effects))
 
 
 def describe_effect(effect: Any) -> str:
@@ -900,8 +918,12 @@ def _without_debug_effects(effects: Any) -> set[Any]:
 Effect = jax_effects.Effect
 
 
+_own_effects: list[type] = []
+
+
 def allow_effect_inside_loops(kind: type) -> None:
-    """Let loops and branches have an effect of this kind inside."""
+    """Let loops and branches have an effect of this kind, our own, inside."""
+    _own_effects.append(kind)
     jax_effects.control_flow_allowed_effects.add_type(kind)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -11,17 +11,22 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import PyTreeDef, treedef_children
 
+from checks import CarryTypeError
 from checks.explanation import explain_mismatches
-from checks.passes import BodyOut, CarryChanges, CarryPasses
+from checks.passes import BodyOut, CarryChanges, CarryPasses, is_weak
 from checks.tracing import LoopBody
 from loops import _jax
 from loops.learning import (
-    finishing_all_after_an_error,
+    Outcome,
+    Settling,
     is_learning,
-    is_unfinished,
+    is_nested,
     only_promoted_depend,
-    tracing_a_body,
+    recall,
+    settle_loop,
 )
+from loops.recall import Learned, Place
+from loops.same_function import description
 
 
 class TracedBody(NamedTuple):
@@ -56,6 +61,7 @@ def trace_to_fixpoint(
     trace: Callable[[Any, list[Any], bool], tuple[Traced, BodyOut]],
     num_settled: int = 0,
     written: Callable[[], LoopBody] | None = None,
+    made_of: Any = (),
 ) -> SettledLoop[Traced]:
     """Trace a body until the carry that comes out has the types that went in.
 
@@ -73,16 +79,24 @@ def trace_to_fixpoint(
         whether the loops inside must be finished; returns what it made of it and what came out.
       num_settled: how many leading leaves are known to keep their types (a counter).
       written: gives the body as the user wrote it, for the explanation of an error.
+      made_of: the functions and types that a pass depends on, besides the carry's types.
 
     Raises:
       checks.CarryTypeError: the carry that comes out differs in type or structure.
     """
+    avals = [jax.typeof(x) for x in init]
+    place = None
+    if is_nested() and any(map(is_weak, avals[num_settled:])):
+        place = Place(description(made_of), init.tree, tuple(avals))
+
+    def settle(settling: Settling, finish: bool) -> SettledLoop[Traced]:
+        def start(explain_errors: bool = True) -> InitPasses:
+            return InitPasses(name, body_fun, init, avals, written if explain_errors else None)
+
+        return _Fixpoint(start, trace, num_settled, place, settling).find(finish)
+
     try:
-        return finishing_all_after_an_error(
-            lambda finish: _settle(
-                InitPasses(name, body_fun, init, written), trace, num_settled, finish
-            )
-        )
+        return settle_loop(settle)
     except ValueError as error:
         _explain_refs(error, init)
         raise
@@ -97,25 +111,87 @@ def _explain_refs(error: ValueError, init: Any) -> None:
         )
 
 
-def _settle(
-    passes: InitPasses,
-    trace: Callable[[Any, list[Any], bool], tuple[Traced, BodyOut]],
-    num_settled: int,
-    finish: bool,
-) -> SettledLoop[Traced]:
-    """Trace, convert the initial carry, and trace again until nothing has to be converted."""
-    while True:
-        with tracing_a_body(may_be_thrown_away=passes.may_promote(num_settled)):
-            traced, out = trace(passes.init, passes.avals, finish)
-        changes = passes.changes_after(out)
-        if not changes:
-            if out.jaxpr is not None and is_unfinished(out.jaxpr) and not is_learning():
-                with tracing_a_body(may_be_thrown_away=False):
-                    traced, _ = trace(passes.init, passes.avals, True)
-            return SettledLoop(passes.init, traced, passes.avals, is_unfinished=False)
-        if _leave_others_as_they_are(changes, out) and is_learning():
-            return SettledLoop(passes.init, traced, changes.promoted_avals(), is_unfinished=True)
-        passes.convert(changes)
+class _Fixpoint(Generic[Traced]):
+    """Passes over one body, from the types of its init to types that it keeps."""
+
+    def __init__(
+        self,
+        start: Callable[..., InitPasses],
+        trace: Callable[[Any, list[Any], bool], tuple[Traced, BodyOut]],
+        num_settled: int,
+        place: Place | None,
+        settling: Settling,
+    ) -> None:
+        self.start, self.trace, self.num_settled = start, trace, num_settled
+        self.place, self.settling = place, settling
+        self.known = None if place is None else recall(place)
+        # An error that belies what was known is never seen.
+        self.passes = start(explain_errors=self.known is None or not self.known.is_settled)
+
+    def find(self, finish: bool) -> SettledLoop[Traced]:
+        """Trace, convert the initial carry, and trace again until nothing has to be converted."""
+        if self.known is not None:
+            self.passes.convert_as_before(self.known.conversions)
+        while True:
+            may_promote = self.passes.may_promote(self.num_settled)
+            with self.settling.tracing_a_body(may_be_thrown_away=may_promote and not finish):
+                traced, out = self.trace(self.passes.init, self.passes.avals, finish)
+            holds_unfinished = self.settling.holds_unfinished(out.jaxpr)
+            changes = self._changes_after(out)
+            if changes is None:
+                self._start_afresh()
+            elif changes and self._may_stay_unfinished(changes, out):
+                return self._unfinished(traced, out, changes)
+            elif changes:
+                self.passes.convert(changes)
+            elif holds_unfinished and not is_learning():
+                finish = True  # nothing was promoted, so this would have been the last pass
+            else:
+                return self._settled(traced, out, holds_unfinished)
+
+    def _changes_after(self, out: BodyOut) -> CarryChanges | None:
+        """What the pass says must change; None where it belies what was known before."""
+        known, self.known = self.known, None
+        if known is None or not known.is_settled:
+            return self.passes.changes_after(out)
+        try:
+            changes = self.passes.changes_after(out)
+        except CarryTypeError:
+            return None
+        return None if changes else changes
+
+    def _start_afresh(self) -> None:
+        self.passes = self.start()
+        self.settling.forget()
+
+    def _may_stay_unfinished(self, changes: CarryChanges, out: BodyOut) -> bool:
+        worth_it = is_learning() and self.settling.has_promoted_inside()
+        return worth_it and _leave_others_as_they_are(changes, out)
+
+    def _unfinished(
+        self, traced: Traced, out: BodyOut, changes: CarryChanges
+    ) -> SettledLoop[Traced]:
+        avals = changes.promoted_avals()
+        self._tell([*self.passes.conversions, changes], avals, out, is_guess=True)
+        return SettledLoop(self.passes.init, traced, avals, is_unfinished=True)
+
+    def _settled(self, traced: Traced, out: BodyOut, is_guess: bool) -> SettledLoop[Traced]:
+        passes = self.passes
+        if is_guess or self.settling.guesses_were_right():
+            self._tell(passes.conversions, passes.avals, out, is_guess)
+        return SettledLoop(passes.init, traced, passes.avals, is_unfinished=False)
+
+    def _tell(
+        self, conversions: list[CarryChanges], avals: list[Any], out: BodyOut, is_guess: bool
+    ) -> None:
+        """Tell the loop around this one what came of it."""
+        if not is_nested():
+            return
+        learned = None
+        if self.place is not None and conversions:
+            learned = Learned(self.place, tuple(conversions), is_settled=not is_guess)
+        others = out.jaxpr.out_avals[len(avals) :]
+        self.settling.tell_outer_loop(learned, Outcome((*avals, *others), is_guess))
 
 
 def _leave_others_as_they_are(changes: CarryChanges, out: BodyOut) -> bool:
@@ -134,11 +210,13 @@ class InitPasses(CarryPasses):
         name: str,
         body_fun: Callable[..., Any],
         init: Any,
+        avals: list[Any],
         written: Callable[[], LoopBody] | None,
     ) -> None:
         explain = None if written is None else partial(explain_mismatches, written)
-        super().__init__(name, body_fun, init.tree, [jax.typeof(x) for x in init], explain)
+        super().__init__(name, body_fun, init.tree, avals, explain)
         self.init = init
+        self.conversions: list[CarryChanges] = []
 
     def carry(self) -> Any:
         """The values that go in: a class of the user's may refuse types in their place."""
@@ -146,9 +224,16 @@ class InitPasses(CarryPasses):
 
     def convert(self, changes: CarryChanges) -> None:
         """Convert the initial carry, for the next pass."""
+        self.conversions.append(changes)
         rows = zip(self.init, changes.promoted, changes.missing_axes, strict=True)
         self.init = self.init.update(_convert(*row) for row in rows)
         self.avals = [jax.typeof(x) for x in self.init]
+
+    def convert_as_before(self, conversions: Sequence[CarryChanges]) -> None:
+        """Convert the initial carry as passes that need not be made again would have it."""
+        for changes in conversions:
+            self.history.append(self.avals)
+            self.convert(changes)
 
 
 def _convert(x: Any, promoted: Any, axes: tuple[Any, ...]) -> Any:

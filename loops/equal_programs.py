@@ -4,8 +4,8 @@ Outside jit a loop is compiled for its body's jaxpr. A lambda written at the cal
 jaxpr each time, which JAX would compile anew. So before a loop is compiled its jaxpr is looked up
 among those seen before, by all that the compiled program depends on: equations, operands, types,
 parameters and the context of each equation. Constants are arguments, so nothing that a body closes
-over is kept. Custom derivative rules do not matter to a program that is compiled, and are left out.
-What cannot be compared exactly (a callback) is not looked up.
+over is kept. Custom derivative rules and checkpoint policies do not matter to a program that is
+compiled, and are left out. What cannot be compared exactly (a callback) is not looked up.
 
 The table is bounded, is emptied by `jax.clear_caches()`, and has a section for each setting of
 JAX's configuration that changes what is traced.
@@ -33,6 +33,7 @@ COMPARED_BY_IDENTITY = (
     _jax.Primitive,
     jax.sharding.Mesh,
     jax.sharding.AbstractMesh,
+    _jax.RandomImplementation,
 )
 
 
@@ -78,7 +79,11 @@ def first_equal_program(jaxpr: Any) -> Any:
 
 
 def without_derivative_rules(jaxpr: Any) -> Any:
-    """The same jaxpr with calls of custom_jvp and custom_vjp functions as calls of their jaxprs."""
+    """The same program without what only differentiation asks for, as far as it is functions.
+
+    Calls of custom_jvp and custom_vjp functions become calls of their jaxprs; `jax.checkpoint`
+    keeps its barriers and loses its policy.
+    """
     return _jax.map_equations(_without_rule, jaxpr)
 
 
@@ -88,6 +93,8 @@ def _without_rule(eqn: Any) -> Any:
     )
     if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
         return _jax.staged_call_equation(params["call_jaxpr"], eqn.invars, eqn.outvars, eqn)
+    if eqn.primitive.name in ("checkpoint", "remat2"):
+        params["policy"] = None
     return _jax.with_parameters(eqn, params)
 
 
@@ -98,7 +105,8 @@ def program_key(jaxpr: Any) -> Hashable:
       NotComparable: something in it has no value to compare.
     """
     inner = _jax.open_jaxpr(jaxpr)
-    if inner.constvars or inner.effects:
+    # Reading and writing Refs is what equations say; other effects have an identity.
+    if inner.constvars or not all(map(_jax.is_effect_on_input, inner.effects)):
         raise NotComparable
     numbers: dict[Any, int] = {}
 
@@ -129,8 +137,10 @@ def program_key(jaxpr: Any) -> Hashable:
 def value_key(value: Any) -> Hashable:
     """A parameter's value with its type, so that 1, 1.0 and True differ, and so do 0.0 and -0.0."""
     match value:
+        case _ if isinstance(value, COMPARED_BY_IDENTITY):
+            content: Hashable = value
         case float():
-            content: Hashable = float(value).hex()
+            content = float(value).hex()
         case complex():
             content = value.real.hex(), value.imag.hex()
         case np.ndarray() | np.generic():
@@ -150,7 +160,7 @@ def value_key(value: Any) -> Hashable:
 
 def _compares_by_value(value: Any) -> bool:
     """Whether `==` looks at what an object holds, and it can be hashed; functions do neither."""
-    if isinstance(value, COMPARED_BY_IDENTITY) or value is _jax.UNSPECIFIED_SHARDING:
+    if value is _jax.UNSPECIFIED_SHARDING:
         return True
     if callable(value) or type(value).__eq__ is object.__eq__:
         return value is None

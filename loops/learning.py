@@ -2,19 +2,26 @@
 
 A loop with a weakly typed init traces its body to see which types come out, and traces it again if
 it has to promote the init. A loop inside does the same each time, so that nested loops would trace
-the innermost body 2**depth times. But a pass that will be thrown away needs an inner loop's output
-types, not its jaxpr; and once the inner loop has run its body once, it often knows them:
+the innermost body 2**depth times. Two things keep it from that:
+
+* A pass that will be thrown away needs an inner loop's output types, not its jaxpr; and once the
+  inner loop has run its body once, it often knows them. Then it leaves an `unfinished_loop`
+  equation in its place. An effect keeps that from being compiled.
+* What an inner loop learned in one pass of its outer loop it need not learn in the next one: if
+  its body is still the same function, it starts from the types that it promoted its init to then
+  (`loops.recall`).
 
     pass 1 of the outer loop          inner loop: one pass, then an `unfinished_loop` equation
-    pass 2, the promoted one          inner loop: all passes, and its real equation
+    pass 2, the promoted one          inner loop: one pass, and its real equation
 
-So a body at depth d is run d + 1 times. If pass 1 turns out to be the last one, because nothing had
-to be promoted, but it holds an unfinished loop, it is run again. An unfinished equation has an
-effect that no program can be compiled with, so it cannot be mistaken for a loop.
+If pass 1 turns out to be the last one, because nothing had to be promoted, but it holds an
+unfinished loop, it is run again. So a loop is left unfinished only if a loop inside it was promoted
+too: a single promotion is made at once, for no more than it costs without all this.
 
-An inner loop is left unfinished only where that is exact: if it runs in the very trace that is
-learning, with no cached function in between, and if no output but the promoted carry depends on the
-promoted carry.
+The types of an unfinished loop are a guess: that a body's other outputs do not depend on the carry
+that is promoted, as far as its jaxpr says. But a body may look at a type (`x.astype(c.dtype)`). So
+when the outer loop has settled, each guess must be the types of a loop in its last pass; if one is
+not, or if anything was raised after a guess, the outer loop is settled anew without guesses.
 """
 
 from __future__ import annotations
@@ -22,12 +29,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
-from checks import CarryTypeError
 from checks.nesting import Nesting, register_nesting
 from loops import _jax
 from loops.data_flow import depends_on
+from loops.recall import Learned, Place, take_recalled
 
 
 class UnfinishedLoop(_jax.Effect):
@@ -45,65 +53,172 @@ unfinished_loop_p.multiple_results = True
 unfinished_loop_p.def_effectful_abstract_eval(lambda *, avals: (list(avals), {_unfinished}))
 
 
-class _Frames(threading.local):
-    """For each loop whose body is being traced, the trace around it if that pass only learns."""
+class Outcome(NamedTuple):
+    """The types that a loop returned, and whether they are a guess."""
+
+    types: tuple[Any, ...]
+    is_guess: bool
+
+
+class _Pass:
+    """A pass over a body: the trace around it, if it may only learn types, and the loops inside.
+
+    `recalled` is what they learned in the pass before and `learned` what they learn in this one.
+    """
+
+    def __init__(self, around: Any, recalled: list[Learned]) -> None:
+        self.around, self.recalled = around, recalled
+        self.learned: list[Learned] = []
+        self.outcomes: list[Outcome] = []
+
+
+class _State(threading.local):
+    """The passes that are being made, from the outermost in."""
 
     def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.left_unfinished = False
+        self.passes: list[_Pass] = []
         self.finish_all = False
+        self.has_guessed = False
 
 
-_frames = _Frames()
+_state = _State()
+
+# JAX may have a trace cached, and then the loops inside are not met again.
+_outcomes_inside: WeakKeyDictionary[Any, list[Outcome]] = WeakKeyDictionary()
+
+
+class Settling:
+    """What the passes over one body tell of the loops inside it."""
+
+    def __init__(self) -> None:
+        self.guessed_wrong = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin again with what is known now: nothing."""
+        self._last = _Pass(None, [])
+        self._guesses: list[Outcome] = []
+
+    @contextmanager
+    def tracing_a_body(self, may_be_thrown_away: bool) -> Generator[None]:
+        """Say that the body is traced, and whether the pass may only learn types."""
+        self._guesses += [outcome for outcome in self._last.outcomes if outcome.is_guess]
+        learning = may_be_thrown_away or is_learning()
+        around = _jax.current_trace() if learning else None
+        self._last = _Pass(around, recalled=self._last.learned)
+        _state.passes.append(self._last)
+        try:
+            yield
+        finally:
+            _state.passes.pop()
+
+    def holds_unfinished(self, jaxpr: Any) -> bool:
+        """Whether the pass just made, which gave a jaxpr, left loops inside unfinished."""
+        if jaxpr is None:
+            return False
+        holds_unfinished = _unfinished in jaxpr.effects
+        if self._last.outcomes:
+            _outcomes_inside[jaxpr] = self._last.outcomes
+        elif holds_unfinished or self._guesses:
+            unknown = [Outcome((), is_guess=True)]  # nothing equals it, so it proves wrong
+            self._last.outcomes = _outcomes_inside.get(jaxpr, unknown)
+        return holds_unfinished
+
+    def has_promoted_inside(self) -> bool:
+        """Whether a loop inside was promoted in the pass just made."""
+        return bool(self._last.learned)
+
+    def guesses_were_right(self) -> bool:
+        """Compare the guesses of earlier passes with what came out of the last one."""
+        outcomes = iter(self._last.outcomes)
+        for guess in self._guesses:
+            if not any(outcome.types == guess.types for outcome in outcomes):
+                self.guessed_wrong = True
+        return not self.guessed_wrong
+
+    def tell_outer_loop(self, learned: Learned | None, outcome: Outcome) -> None:
+        """Tell the pass around the loop what the loop, and those inside it, came to."""
+        if not _state.passes:
+            return
+        outer = _state.passes[-1]
+        outer.learned += self._last.learned
+        if learned is not None:
+            outer.learned.append(learned)
+        outer.outcomes.append(outcome)
 
 
 @contextmanager
-def tracing_a_body(may_be_thrown_away: bool) -> Generator[None]:
-    """Say that a body is traced, and whether the pass may only learn types."""
-    learning = may_be_thrown_away or is_learning()
-    _frames.stack.append(_jax.current_trace() if learning else None)
+def tracing_a_condition() -> Generator[None]:
+    """Say that a loop's condition is traced: its type is known beforehand, so nothing is learned.
+
+    The loops inside belong to the pass that is being made.
+    """
+    this = _state.passes[-1]
+    around, this.around = this.around, None
     try:
         yield
     finally:
-        _frames.stack.pop()
+        this.around = around
 
 
 Result = TypeVar("Result")
 
 
-def finishing_all_after_an_error(settle: Callable[[bool], Result]) -> Result:
-    """Run `settle(False)`; if it raises the contract's error, blame the loop that it should.
+def settle_loop(settle: Callable[[Settling, bool], Result]) -> Result:
+    """Run `settle(settling, finish_all=False)`, and without guesses if one was wrong.
 
     Where several loops of a nest break the contract, the one to name is the one that is met when
-    all loops are finished in all passes. So the outermost loop is settled again in that way,
-    `settle(True)`, if a loop was left unfinished before the error.
+    all loops are finished in all passes. So is any other error that comes after a guess: the
+    outermost loop is settled again in that way.
     """
-    if _frames.stack or _frames.finish_all:
-        return settle(_frames.finish_all)
-    _frames.left_unfinished = False
+    is_outermost = not _state.passes
+    before = _state.has_guessed
+    if is_outermost:
+        _state.has_guessed = False
+    settling = Settling()
     try:
-        return settle(False)
-    except CarryTypeError:
-        if not _frames.left_unfinished:
+        settled = settle(settling, _state.finish_all)
+        if not settling.guessed_wrong:
+            return settled
+    except Exception:
+        if not (is_outermost and _state.has_guessed):
             raise
-    _frames.finish_all = True
-    try:
-        return settle(True)
     finally:
-        _frames.finish_all = False
+        if is_outermost:  # an error's explanation tries out loops of its own
+            _state.has_guessed = before
+    with _finishing_all():
+        return settle(Settling(), True)
+
+
+@contextmanager
+def _finishing_all() -> Generator[None]:
+    before, _state.finish_all = _state.finish_all, True
+    try:
+        yield
+    finally:
+        _state.finish_all = before
 
 
 def is_learning() -> bool:
     """Whether what is traced now is the body of a loop that only learns types, and nothing else."""
-    if _frames.finish_all:
+    if _state.finish_all or not _state.passes:
         return False
-    around = _frames.stack[-1] if _frames.stack else None
+    around = _state.passes[-1].around
     return around is not None and _jax.trace_around(_jax.current_trace()) is around
 
 
-def is_unfinished(jaxpr: Any) -> bool:
-    """Whether a jaxpr holds an unfinished loop."""
-    return _unfinished in jaxpr.effects
+def is_nested() -> bool:
+    """Whether a loop's body is being traced."""
+    return bool(_state.passes)
+
+
+def recall(place: Place) -> Learned | None:
+    """What a loop learned when its body was the same, in the pass before of a loop around it."""
+    for outer in reversed(_state.passes):
+        learned = take_recalled(place, outer.recalled)
+        if learned is not None:
+            return learned
+    return None
 
 
 def only_promoted_depend(jaxpr: Any, num_consts: int, promoted: Sequence[bool]) -> bool:
@@ -123,8 +238,8 @@ def only_promoted_depend(jaxpr: Any, num_consts: int, promoted: Sequence[bool]) 
 
 def unfinished_loop(avals: Sequence[Any]) -> list[Any]:
     """Outputs of the given types, in a trace that will be thrown away."""
-    _frames.left_unfinished = True
+    _state.has_guessed = True
     return unfinished_loop_p.bind(avals=tuple(avals))
 
 
-register_nesting(Nesting(tracing_a_body, is_unfinished, finishing_all_after_an_error))
+register_nesting(Nesting(settle_loop, tracing_a_condition))

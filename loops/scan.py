@@ -158,7 +158,8 @@ def scan_named(
     watch = observers.watch(debug, length)
     if watch:
         trace = watch.watching(trace)
-    settled = trace_to_fixpoint("scan body", f, carry, trace, num_settled, written)
+    made_of = f, early, tuple(x_avals)
+    settled = trace_to_fixpoint("scan body", f, carry, trace, num_settled, written, made_of)
     body = settled.traced
     if watch and not settled.is_unfinished:
         watch.settled(carry, settled.carry_avals, body.jaxpr)

@@ -26,7 +26,7 @@ from loops.checkpointed import (
 )
 from loops.cut_off import ask_whether_cut_off
 from loops.effects import refuse_effects_run_again, refuse_forbidden_effects
-from loops.learning import tracing_a_body, unfinished_loop
+from loops.learning import tracing_a_condition, unfinished_loop
 from loops.primitives.checkpointed_loop import MAX_STEPS
 from loops.primitives.layout import merge, partition
 from loops.primitives.while_loop import while_p
@@ -175,8 +175,7 @@ def _traced_while(functions: _Functions, init: Any, bound: StepBound) -> Any:
 
     def trace(carry: Any, avals: list[Any], finish: bool) -> tuple[TracedWhile, BodyOut]:
         carry_avals = carry.update(avals)
-        # Nothing is learned from the condition, whose type is known beforehand.
-        with tracing_a_body(may_be_thrown_away=False):
+        with tracing_a_condition():
             cond = _jax.trace_function(cond_fun, (carry_avals,), cond_debug)
         check_predicate("cond_fun", cond.out_tree, cond.out_avals)
         body_to_trace = finished_body(body_fun) if finish else body_fun
@@ -188,7 +187,10 @@ def _traced_while(functions: _Functions, init: Any, bound: StepBound) -> Any:
     watch = observers.watch(body_debug)
     if watch:
         trace = watch.watching(trace)
-    settled = trace_to_fixpoint("while_loop body", body_fun, init, trace, written=written)
+    made_of = cond_fun, body_fun
+    settled = trace_to_fixpoint(
+        "while_loop body", body_fun, init, trace, written=written, made_of=made_of
+    )
     traced = settled.traced
     if watch and not settled.is_unfinished:
         watch.settled(init, settled.carry_avals, traced.body_jaxpr)

@@ -1,5 +1,8 @@
 """Costs that are counted, not timed: how often bodies are run and programs compiled."""
 
+import gc
+import os
+import pathlib
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,6 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from tests.benchmarks.programs import Loops
+
+STATM = pathlib.Path("/proc/self/statm")
+"""How much memory this process has, on Linux."""
 
 
 class Count(NamedTuple):
@@ -68,6 +74,29 @@ def three_lambdas_in_turn(loops: Loops) -> None:
         loops.scan(lambda c, x: (c - x, None), init, xs)
 
 
+def resident_bytes() -> int:
+    """How much memory the process has now."""
+    resident_pages = int(STATM.read_text().split()[1])
+    return resident_pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def megabytes_added(loops: Loops, calls: int) -> float:
+    """How much memory eager calls with bodies written at the call leave behind."""
+    xs, init = jnp.zeros(5, jnp.float32), jnp.float32(0)
+
+    def run(times: int) -> None:
+        for number in range(times):
+            captured = jnp.full(1000, number, jnp.float32)
+            loops.scan(lambda c, x: (c + captured[0] * x, None), init, xs)  # noqa: B023
+            loops.while_loop(lambda c: c < 3, lambda c: c + captured[1] + 4, init)  # noqa: B023
+        gc.collect()
+
+    run(calls // 10)
+    before = resident_bytes()
+    run(calls // 2)
+    return round((resident_bytes() - before) / 2**20, 1)
+
+
 def counts(loops: Loops) -> list[Count]:
     """All counts, for one implementation."""
     runs = body_runs(loops, 10)
@@ -76,8 +105,10 @@ def counts(loops: Loops) -> list[Count]:
     seconds = time.perf_counter() - begin
     jnp.zeros(5, jnp.float32).block_until_ready()
     compiled = compilations(lambda: three_lambdas_in_turn(loops))
+    added = megabytes_added(loops, 10_000) if STATM.exists() else 0.0
     return [
         Count("body runs, ten nested fori_loops with a literal 0 (jax.lax: 3070)", runs, 120),
         Count("seconds to trace twenty of them", round(seconds, 2), 2),
         Count("programs compiled for three lambdas in 100 turns (jax.lax: 300)", compiled, 3),
+        Count("MB that 10 000 eager calls with fresh lambdas add", added, 5),
     ]

@@ -115,6 +115,34 @@ def grad_of_scan(equations: int) -> Build:
     return build
 
 
+def equal_scans(equations: int) -> Build:
+    """Eight scans in a row with one body; their ys are not needed."""
+
+    def build(loops: Loops) -> Program:
+        def body(carry: Array, x: Array) -> tuple[Array, Array]:
+            carry = chain(lax.add(carry, x), x, equations - 1)
+            return carry, carry
+
+        def fun(carry: Array, xs: Array) -> Array:
+            for _ in range(8):
+                carry, _ = loops.scan(body, carry, xs)
+            return carry
+
+        return Program(fun, (vectors()[0], jnp.zeros((STEPS, 8), jnp.float32)))
+
+    return build
+
+
+def grad_of_equal_scans(equations: int) -> Build:
+    """The gradient of the sum of what eight equal scans make of their init."""
+
+    def build(loops: Loops) -> Program:
+        fun, args = equal_scans(equations)(loops)
+        return Program(jax.grad(lambda carry, xs: jnp.sum(fun(carry, xs))), args)
+
+    return build
+
+
 def recurrence_by_scan(loops: Loops) -> Program:
     """A first-order filter of RECURRENCE_STEPS inputs that keeps every output."""
 

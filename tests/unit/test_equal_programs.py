@@ -197,6 +197,43 @@ def test_derivative_rules_do_not_matter_to_a_compiled_program(compilations, insi
         assert reference() is None
 
 
+def test_what_lives_long_or_says_all_in_equations_is_compared(compilations):
+    """Old random keys, Refs and checkpoint policies do not keep a body from being looked up."""
+    key, ref = jax.random.PRNGKey(0), jax.new_ref(jnp.arange(4.0))
+
+    def once():
+        policy = jax.checkpoint_policies.save_only_these_names("y")
+        return (
+            loops.scan(lambda k, _: (jax.random.split(k)[0], jax.random.uniform(k)), key, length=3),
+            loops.scan(lambda c, i: (c * 0.875 + ref[i], None), ONE, jnp.arange(3)),
+            loops.fori_loop(0, 3, lambda i, c: jax.ref.swap(ref, i, c) + 0.625, ONE),
+            loops.fori_loop(0, 3, lambda i, c: jax.checkpoint(jnp.sin, policy=policy)(c), ONE),
+        )
+
+    once()
+    before = compilations()
+    once()
+
+    assert before == compilations()
+
+
+def test_refs_of_equal_loops_are_not_mixed_up():
+    """A loop reads and writes the Refs that its own body closes over."""
+    first, second = jax.new_ref(jnp.zeros(2)), jax.new_ref(jnp.full(2, 10.0))
+
+    def add_and_swap(ref, other):
+        def body(i, c):
+            ref[i] += 1.0
+            return c + jax.ref.swap(other, i, c)
+
+        return float(loops.fori_loop(0, 2, body, ONE))
+
+    results = [add_and_swap(first, second), add_and_swap(second, first)]
+
+    assert [21.0, 3.0] == results
+    assert [[1.0, 2.0], [2.0, 12.0]] == [first[...].tolist(), second[...].tolist()]
+
+
 def test_callbacks_of_equal_code_are_not_mixed_up():
     """Two callbacks that look alike keep their own functions."""
 
