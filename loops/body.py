@@ -173,10 +173,16 @@ def trace_scan_body(
     return body, BodyOut(carry_tree, carry_out, traced.jaxpr, len(traced.consts))
 
 
-def refuse_forbidden_effects(loop: str, effects: Any) -> None:
+def refuse_forbidden_effects(loop: str, *jaxprs: Any) -> None:
     """Raise if a body has effects that a loop cannot run in the right number and order."""
-    forbidden = _jax.forbidden_effects(effects)
+    forbidden = _jax.forbidden_effects(frozenset().union(*(jaxpr.effects for jaxpr in jaxprs)))
     if forbidden:
         raise NotImplementedError(
             f"Effects not supported in `{loop}`: {forbidden}. Move what has them out of the body."
         )
+    for jaxpr in jaxprs:
+        for before, after in _jax.boxes_that_change_type(jaxpr):
+            raise TypeError(
+                f"type-changing mutations not allowed in {loop}: a step leaves a hijax box with "
+                f"{after} that held {before}. Set it to a value of that type before the loop."
+            )

@@ -164,7 +164,7 @@ def scan_named(
     if watch and not settled.is_unfinished:
         watch.settled(carry, settled.carry_avals, body.jaxpr)
     _jax.check_closed_over_refs(debug, body.consts, args)
-    refuse_forbidden_effects("scan", body.jaxpr.effects)
+    refuse_forbidden_effects("scan", body.jaxpr)
     if settled.is_unfinished:
         ys_avals = split_scan_outputs(body.jaxpr.out_avals, len(carry)).ys
         stacked = [_jax.unmapped_leading_aval(length, aval) for aval in ys_avals]
@@ -269,6 +269,6 @@ def bind_scan(
     )
     new_carry, new_ys = split_scan_outputs(new_outputs, len(changing))
     is_copied = [row is not None for row in short.row_of]
-    copied = [jnp.asarray(xs[row]) for row in short.row_of if row is not None]
-    constant = [jnp.asarray(x) for x in constant]
+    copied = [_jax.as_array(xs[row]) for row in short.row_of if row is not None]
+    constant = [_jax.as_array(x) for x in constant]
     return [*merge(short.is_read_only, new_carry, constant), *merge(is_copied, new_ys, copied)]

@@ -47,7 +47,7 @@ def scan_step_by_step(
         return _step_result(output[0], output[1])
 
     first, *later = reversed(range(length)) if reverse else range(length)
-    init = init.map(jnp.asarray)
+    init = init.map(_jax.as_array)
     settled = trace_to_fixpoint(
         "scan body", f, init, lambda carry, *_: step(carry, first), written=written
     )
@@ -84,7 +84,7 @@ def while_step_by_step(
     def step(carry: Any, *_: Any) -> tuple[Any, BodyOut]:
         return _step_result(body_fun(carry.unflatten()), None)
 
-    carry = init = init.map(jnp.asarray)
+    carry = init = init.map(_jax.as_array)
     if not cond_fun(carry.unflatten()):
         return carry.unflatten()
     settled = trace_to_fixpoint(name, body_fun, init, step, written=written)
@@ -102,7 +102,7 @@ def while_step_by_step(
 
 def _step_result(carry: Any, y: Any) -> tuple[tuple[Any, Any], BodyOut]:
     """A step's outputs as arrays, and the types of its carry."""
-    flat = _jax.flatten_tree(carry).map(jnp.asarray)
+    flat = _jax.flatten_tree(carry).map(_jax.as_array)
     return (flat, y), BodyOut(flat.tree, [jax.typeof(x) for x in flat])
 
 

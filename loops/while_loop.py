@@ -166,7 +166,7 @@ def while_loop_named(
     traced = settled.traced
     if watch and not settled.is_unfinished:
         watch.settled(init, settled.carry_avals, traced.body_jaxpr)
-    refuse_forbidden_effects("while", traced.cond_jaxpr.effects | traced.body_jaxpr.effects)
+    refuse_forbidden_effects("while", traced.cond_jaxpr, traced.body_jaxpr)
     if settled.is_unfinished:
         return traced.carry_tree.unflatten(unfinished_loop(settled.carry_avals))
     bind = bind_while if bound == UNBOUNDED else partial(_bind_checkpointed_while, bound)
@@ -209,4 +209,4 @@ def bind_while(traced: TracedWhile, init: list[Any]) -> list[Any]:
         body_jaxpr=short.body_jaxpr if is_shorter else traced.body_jaxpr,
         body_nconsts=num_body + len(constants),
     )
-    return merge(short.is_constant, outputs, [jnp.asarray(x) for x in constants])
+    return merge(short.is_constant, outputs, [_jax.as_array(x) for x in constants])
