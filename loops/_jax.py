@@ -855,6 +855,26 @@ def as_array(x: Any) -> Any:
     return x if isinstance(x, jax.Array) or jax.typeof(x).is_high else jax.numpy.asarray(x)
 
 
+def row_of(x: Any, position: int, length: int) -> Any:
+    """A row along the leading axis of an array, or of those that a high-level value is made of."""
+    aval = jax.typeof(x)
+    if not aval.is_high:
+        return jax.lax.index_in_dim(x, position, keepdims=False)
+    row_aval: Any = mapped_leading_aval(length, aval)
+    return row_aval.raise_val(*(part[position] for part in aval.lower_val(x)))
+
+
+def stack_rows(*rows: Any) -> Any:
+    """Values of one type as one of it with a leading axis."""
+    aval = jax.typeof(rows[0])
+    if not aval.is_high:
+        arrays = [jax.lax.expand_dims(jax.numpy.asarray(row), (0,)) for row in rows]
+        return jax.lax.concatenate(arrays, 0)
+    parts = zip(*(aval.lower_val(row) for row in rows), strict=True)
+    stacked: Any = unmapped_leading_aval(len(rows), aval)
+    return stacked.raise_val(*(stack_rows(*part) for part in parts))
+
+
 def is_ref(aval: Aval) -> bool:
     """Whether a type is that of a mutable array."""
     return isinstance(aval, AbstractRef)
@@ -976,9 +996,14 @@ def disable_jit() -> bool:
     return config.disable_jit.value
 
 
-def check_ref_arguments(debug: Any, args: Sequence[Any]) -> None:
-    """Refuse Refs that were transformed (`ref.at[...]`) or that occur twice among the arguments."""
+def check_mutable_arguments(debug: Any, args: Sequence[Any]) -> None:
+    """Refuse boxes, and Refs that were transformed (`ref.at[...]`) or that occur twice."""
     api_util.check_no_transformed_refs_args(lambda: debug, list(args))
+    if _HAS_BOXES and any(boxes_among([jax.typeof(x) for x in args])):
+        raise NotImplementedError(
+            "A loop takes no hijax box in its carry or xs. Let the body close over it, or read it "
+            "before the loop, carry what it holds, and set it afterwards."
+        )
     if config.mutable_array_checks.value:
         avals = [jax.typeof(x) for x in args]
         api_util.check_no_aliased_ref_args(lambda: debug, avals, list(args))

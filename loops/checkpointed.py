@@ -209,11 +209,19 @@ def _with_leading_inputs(jaxpr: Any, avals: Sequence[Any]) -> Any:
 
 
 def refuse_effects(loop: str, *jaxprs: Any) -> None:
-    """Raise if a step has effects that must not be repeated: the way back runs steps again."""
+    """Raise if a step has effects that must not be repeated, or hijax values.
+
+    The way back runs steps again.
+    """
     effects = {e for jaxpr in jaxprs for e in jaxpr.effects if not _jax.may_be_repeated(e)}
     if effects:
         raise NotImplementedError(
             f"Effects not supported in a `{loop}` with `checkpoints`, `max_steps` or `until`: "
             f"{sorted(map(str, effects))}. The way back runs steps again, and these must not run "
             "again. Move what has them out of the loop, or leave those arguments out."
+        )
+    if any(map(_jax.is_high, jaxprs)):
+        raise NotImplementedError(
+            f"A `{loop}` with `checkpoints`, `max_steps` or `until` takes no hijax values. Take "
+            "them apart before the loop and carry the arrays, or leave those arguments out."
         )

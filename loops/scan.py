@@ -142,7 +142,7 @@ def scan_named(
     carry, xs_flat = _jax.flatten_tree(init), _jax.flatten_tree(xs)
     args = [*carry, *xs_flat]
     xs_avals = xs_flat.map(jax.typeof)
-    _jax.check_ref_arguments(debug, args)
+    _jax.check_mutable_arguments(debug, args)
     if early.limit is None:
         length = infer_length(xs, list(xs_avals), length)
     unroll = steps_per_turn(unroll, length)

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.tree_util import tree_map
 
 from checks import _check_carry_type
@@ -40,7 +39,7 @@ def scan_step_by_step(
     """
 
     def step(carry: Any, position: int) -> tuple[tuple[Any, Any], BodyOut]:
-        x = xs.map(lambda x: lax.index_in_dim(x, position, keepdims=False))
+        x = xs.map(lambda x: _jax.row_of(x, position, length))
         output = f(carry.unflatten(), x.unflatten())
         if not isinstance(output, (tuple, list)) or len(output) != 2:
             raise TypeError(f"scan body output must be a pair, got {output}.")
@@ -53,7 +52,8 @@ def scan_step_by_step(
     )
     init, (carry, y) = settled.init, settled.traced
     if until is not None and until(init.unflatten()):
-        return init.unflatten(), tree_map(lambda y: _stack(*[jnp.zeros_like(y)] * length), y)
+        zeros = tree_map(lambda y: _jax.stack_rows(*[jnp.zeros_like(y)] * length), y)
+        return init.unflatten(), zeros
     all_ys = [y]
     for position in later:
         if until is not None and until(carry.unflatten()):
@@ -64,7 +64,7 @@ def scan_step_by_step(
         all_ys.append(y)
     if reverse:
         all_ys.reverse()
-    return carry.unflatten(), tree_map(_stack, *all_ys)
+    return carry.unflatten(), tree_map(_jax.stack_rows, *all_ys)
 
 
 def while_step_by_step(
@@ -104,7 +104,3 @@ def _step_result(carry: Any, y: Any) -> tuple[tuple[Any, Any], BodyOut]:
     """A step's outputs as arrays, and the types of its carry."""
     flat = _jax.flatten_tree(carry).map(_jax.as_array)
     return (flat, y), BodyOut(flat.tree, [jax.typeof(x) for x in flat])
-
-
-def _stack(*rows: Any) -> Any:
-    return lax.concatenate([lax.expand_dims(jnp.asarray(row), (0,)) for row in rows], 0)

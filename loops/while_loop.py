@@ -140,7 +140,7 @@ def while_loop_named(
     """
     written = written or (lambda: LoopBody(body_fun, condition=cond_fun))
     init = _jax.flatten_tree(init_val)
-    _jax.check_ref_arguments(body_debug, list(init))
+    _jax.check_mutable_arguments(body_debug, list(init))
     if _jax.disable_jit():
         try:
             return while_step_by_step(cond_fun, body_fun, init, written, bound.max_steps)

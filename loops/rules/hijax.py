@@ -33,20 +33,11 @@ class BoxesAsCarry(NamedTuple):
 def boxes_as_carry(jaxpr: Any, inputs: Sequence[Any], num_consts: int) -> BoxesAsCarry:
     """Move the boxes that a body closes over to where its carry begins."""
     is_box = _jax.boxes_among(jaxpr.in_avals)
-    _refuse_boxes(is_box[num_consts:], "in its carry or xs")
     is_log = _jax.logs_among(jaxpr.in_avals)
     is_carried = [box and not log for box, log in zip(is_box, is_log, strict=True)]
     others, boxes = partition(is_carried[:num_consts], range(num_consts))
     order = [*others, *boxes, *range(num_consts, len(inputs))]
     return BoxesAsCarry(_jax.permute(jaxpr, order), [inputs[i] for i in order], len(boxes))
-
-
-def _refuse_boxes(is_box: Sequence[bool], where: str) -> None:
-    if any(is_box):
-        raise NotImplementedError(
-            f"A loop takes no hijax box {where}. Let the body close over it, or read it before the "
-            "loop, carry what it holds, and set it afterwards."
-        )
 
 
 def scan_to_lojax(
@@ -93,7 +84,11 @@ def while_to_lojax(
 ) -> list[Any]:
     """Run a while loop on the arrays that its inputs are made of."""
     inputs = split_while_inputs(args, cond_nconsts, body_nconsts)
-    _refuse_boxes(_jax.boxes_among(cond_jaxpr.in_avals), "that its condition reads")
+    if any(_jax.boxes_among(cond_jaxpr.in_avals)):
+        raise NotImplementedError(
+            "The condition of a loop cannot read a hijax box. Read it before the loop and at the "
+            "end of each step, and carry what it holds."
+        )
     if any(_jax.logs_among(body_jaxpr.in_avals)):
         raise NotImplementedError(
             "A while loop cannot add to a hijax log: nothing says how many steps there will be. "
