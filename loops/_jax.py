@@ -682,10 +682,20 @@ def unknown_outputs(
 
 
 class LowJaxpr(NamedTuple):
-    """A jaxpr on the arrays that high-level values are made of, and the way back."""
+    """A jaxpr on the arrays that high-level values are made of, and the way back.
+
+    jaxpr: [*arrays of inputs] -> [*what the boxes among the inputs hold afterwards, *outputs]
+
+    `num_held` counts those arrays for each input. `raise_outputs(inputs, outputs)` sets the boxes
+    and returns the high-level outputs.
+    """
 
     jaxpr: Jaxpr
-    raise_outputs: Callable[[Sequence[Any]], list[Any]]
+    num_held: list[int]
+    raise_outputs: Callable[[Sequence[Any], Sequence[Any]], list[Any]]
+
+
+_HAS_BOXES = hasattr(core, "cur_qdd")  # before JAX 0.12: mutable boxes whose type may change
 
 
 def is_high(jaxpr: Jaxpr) -> bool:
@@ -693,36 +703,62 @@ def is_high(jaxpr: Jaxpr) -> bool:
     return jaxpr.jaxpr.is_high
 
 
-def arrays_of(avals: Sequence[Aval], values: Sequence[Any]) -> list[list[Any]]:
-    """The arrays that each value is made of."""
-    _refuse_boxes(avals)
-    return [list(aval.lower_val(x)) for aval, x in zip(avals, values, strict=True)]
+def boxes_among(avals: Sequence[Aval]) -> list[bool]:
+    """Which types are those of mutable boxes."""
+    return [getattr(aval, "has_qdd", False) for aval in avals]
+
+
+def logs_among(avals: Sequence[Aval]) -> list[bool]:
+    """Which types are those of boxes that are only added to, and never read in a program."""
+    return [getattr(aval, "is_writer", False) for aval in avals]
+
+
+def types_with_boxes(jaxpr: Jaxpr) -> list[Any]:
+    """The types of a jaxpr's inputs; for a box also what it holds at first."""
+    return jaxpr.in_aval_qdds if _HAS_BOXES else jaxpr.in_avals
+
+
+def arrays_of(jaxpr: Jaxpr, inputs: Sequence[Any]) -> list[list[Any]]:
+    """The arrays that each input of a jaxpr is made of; of a box, those that it holds."""
+
+    def arrays(aval: Any, x: Any) -> list[Any]:
+        is_box = getattr(aval, "has_qdd", False)
+        return list(aval.read_loval_in(x) if is_box else aval.lower_val(x))
+
+    return [arrays(aval, x) for aval, x in zip(types_with_boxes(jaxpr), inputs, strict=True)]
 
 
 def lower_high_jaxpr(jaxpr: Jaxpr) -> LowJaxpr:
     """Lower a jaxpr with high-level types."""
-    _refuse_boxes(jaxpr.in_avals)
-    low_types = flatten_tree(([list(aval.lo_ty()) for aval in jaxpr.in_avals], {}))
-    low, out_tree = pe.lower_jaxpr(jaxpr, low_types)
+    types = types_with_boxes(jaxpr)
+    finals = jaxpr.final_aval_qdds if _HAS_BOXES else ()
+    low, out_tree = pe.lower_jaxpr(jaxpr, flatten_tree(([list(a.lo_ty()) for a in types], {})))
 
-    def raise_outputs(outputs: Sequence[Any]) -> list[Any]:
-        groups = out_tree.update(list(outputs)).unpack()
-        if _BOXES_CHANGE_TYPE:  # what boxes became comes first; there are none
-            groups = groups[1].unpack()
-        return [aval.raise_val2(x) for aval, x in zip(jaxpr.out_avals, groups, strict=True)]
+    def raise_outputs(inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+        groups = out_tree.update(list(outputs))
+        if _HAS_BOXES:
+            contents, groups = groups.unpack()
+            for aval, box, arrays in zip(finals, inputs, contents.unpack(), strict=True):
+                if getattr(aval, "has_qdd", False):
+                    aval.aval.update_from_loval2(aval.qdd, box, arrays)
+        rows = zip(jaxpr.out_avals, groups.unpack(), strict=True)
+        return [aval.raise_val2(x) for aval, x in rows]
 
-    return LowJaxpr(low, raise_outputs)
+    held = [len(group) for group in out_tree.unpack()[0].unpack()] if _HAS_BOXES else []
+    return LowJaxpr(low, held, raise_outputs)
 
 
-_BOXES_CHANGE_TYPE = hasattr(core, "cur_qdd")  # JAX 0.10 has mutable boxes whose type may change
+def boxes_that_change_type(jaxpr: Jaxpr) -> list[tuple[Any, Any]]:
+    """What boxes hold before and after, for those that then hold another type of value."""
+    if not _HAS_BOXES or not any(boxes_among(jaxpr.in_avals)):
+        return []
+    rows = zip(jaxpr.in_aval_qdds, jaxpr.final_aval_qdds, strict=True)
+    held = [(old.qdd, new.qdd) for old, new in rows if getattr(old, "has_qdd", False)]
+    return [(old, new) for old, new in held if _without_weak_types(old) != _without_weak_types(new)]
 
 
-def _refuse_boxes(avals: Sequence[Aval]) -> None:
-    if any(getattr(aval, "has_qdd", False) for aval in avals):
-        raise NotImplementedError(
-            "A hijax box inside a loop is not supported: its type may change from step to step. "
-            "Read it before the loop, carry what it holds, and set it afterwards."
-        )
+def _without_weak_types(held: Any) -> Any:
+    return held.normalize() if hasattr(held, "normalize") else held
 
 
 def register_lojax(primitive: Primitive, is_high_rule: Callable, to_lojax: Callable) -> None:
@@ -843,6 +879,31 @@ unmapped_leading_aval = core.unmapped_leading_aval
 JaxprTypeError = core.JaxprTypeError
 types_match = core.typematch
 types_compatible = core.typecompat
+
+
+def as_array(x: Any) -> Any:
+    """A NumPy array or a Python number as an array of JAX; a high-level value as it is."""
+    return x if isinstance(x, jax.Array) or jax.typeof(x).is_high else jax.numpy.asarray(x)
+
+
+def row_of(x: Any, position: int, length: int) -> Any:
+    """A row along the leading axis of an array, or of those that a high-level value is made of."""
+    aval = jax.typeof(x)
+    if not aval.is_high:
+        return jax.lax.index_in_dim(x, position, keepdims=False)
+    row_aval: Any = mapped_leading_aval(length, aval)
+    return row_aval.raise_val(*(part[position] for part in aval.lower_val(x)))
+
+
+def stack_rows(*rows: Any) -> Any:
+    """Values of one type as one of it with a leading axis."""
+    aval = jax.typeof(rows[0])
+    if not aval.is_high:
+        arrays = [jax.lax.expand_dims(jax.numpy.asarray(row), (0,)) for row in rows]
+        return jax.lax.concatenate(arrays, 0)
+    parts = zip(*(aval.lower_val(row) for row in rows), strict=True)
+    stacked: Any = unmapped_leading_aval(len(rows), aval)
+    return stacked.raise_val(*(stack_rows(*part) for part in parts))
 
 
 def is_ref(aval: Aval) -> bool:
@@ -983,9 +1044,14 @@ def disable_jit() -> bool:
     return config.disable_jit.value
 
 
-def check_ref_arguments(debug: Any, args: Sequence[Any]) -> None:
-    """Refuse Refs that were transformed (`ref.at[...]`) or that occur twice among the arguments."""
+def check_mutable_arguments(debug: Any, args: Sequence[Any]) -> None:
+    """Refuse boxes, and Refs that were transformed (`ref.at[...]`) or that occur twice."""
     api_util.check_no_transformed_refs_args(lambda: debug, list(args))
+    if _HAS_BOXES and any(boxes_among([jax.typeof(x) for x in args])):
+        raise NotImplementedError(
+            "A loop takes no hijax box in its carry or xs. Let the body close over it, or read it "
+            "before the loop, carry what it holds, and set it afterwards."
+        )
     if config.mutable_array_checks.value:
         avals = [jax.typeof(x) for x in args]
         api_util.check_no_aliased_ref_args(lambda: debug, avals, list(args))

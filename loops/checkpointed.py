@@ -183,7 +183,7 @@ def bind_checkpointed(flat: FlatLoop, limit: Any, **params: Any) -> tuple[list[A
     )
     consts = [*flat.cond_consts, *flat.body_consts, *constants]
     outputs = loop.bind(LoopInputs(limit, consts, values, [], flat.xs, []))
-    constants = [jnp.asarray(x) for x in constants]
+    constants = [_jax.as_array(x) for x in constants]
     return merge(is_constant, outputs.carry, constants), outputs.ys
 
 

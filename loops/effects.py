@@ -43,10 +43,19 @@ def refuse_forbidden_effects(loop: str, *jaxprs: Any) -> None:
             "Move what has them out of the body.",
             jaxprs,
         )
+    for jaxpr in jaxprs:
+        for before, after in _jax.boxes_that_change_type(jaxpr):
+            raise TypeError(
+                f"type-changing mutations not allowed in {loop}: a step leaves a hijax box with "
+                f"{after} that held {before}. Set it to a value of that type before the loop."
+            )
 
 
-def refuse_effects_run_again(loop: str, *jaxprs: Any) -> None:
-    """Raise if steps have effects that must not run again, as the way back of a loop runs them."""
+def refuse_to_run_again(loop: str, *jaxprs: Any) -> None:
+    """Raise if the way back of a loop, which runs steps again, must not run these, or cannot.
+
+    That is so for effects that happen once, and for hijax values.
+    """
     effects = {e for jaxpr in jaxprs for e in jaxpr.effects if not _jax.may_be_repeated(e)}
     if effects:
         raise _unsupported(
@@ -55,6 +64,11 @@ def refuse_effects_run_again(loop: str, *jaxprs: Any) -> None:
             "The way back runs steps again, and these must not run again. Move what has them out "
             "of the loop, or leave those arguments out.",
             jaxprs,
+        )
+    if any(map(_jax.is_high, jaxprs)):
+        raise NotImplementedError(
+            f"A `{loop}` with `checkpoints`, `max_steps` or `until` takes no hijax values. Take "
+            "them apart before the loop and carry the arrays, or leave those arguments out."
         )
 
 

@@ -25,11 +25,16 @@ def infer_length(xs: Any, avals: Sequence[Any], length: Any) -> Any:
 
     Raises:
       ValueError: a leaf has no leading axis, the axes disagree with one another or with `length`,
-        there is neither an axis nor a `length`, or it is negative.
+        there is neither an axis nor a `length` (a high-level value shows none), or it is negative.
       TypeError: `length` is no whole number; jax.errors.ConcretizationTypeError if it is traced.
     """
     sizes = _leading_axes(xs, avals)
     if length is None:
+        if not sizes and avals:
+            raise ValueError(
+                "must provide `length` to `scan`, since the leading-axis size of non-array (hijax) "
+                "types cannot be inferred"
+            )
         if not sizes:
             raise ValueError("scan got no values to scan over and `length` not provided.")
         if any(size is not sizes[0] and size != sizes[0] for size in sizes):
@@ -48,8 +53,11 @@ def infer_length(xs: Any, avals: Sequence[Any], length: Any) -> Any:
 
 
 def _leading_axes(xs: Any, avals: Sequence[Any]) -> list[Any]:
+    """The leading axis of each leaf that is an array or a Ref."""
+    avals = [aval for aval in avals if not aval.is_high]
     if not all(aval.shape for aval in avals):
-        without_axis = [x for x in jax.tree.leaves(xs) if not jax.typeof(x).shape]
+        typed = [(x, jax.typeof(x)) for x in jax.tree.leaves(xs)]
+        without_axis = [x for x, aval in typed if not aval.is_high and not aval.shape]
         listed = ", ".join(str(x) for x in without_axis)
         raise ValueError(f"scan got value with no leading axis to scan over: {listed}.")
     sharded = [a for a in avals if not _jax.is_ref(a) and a.sharding.spec.partitions[0] is not None]
@@ -91,7 +99,8 @@ def whole_length(length: Any) -> Any:
 
 def _naming_leaves(error: ValueError, xs: Any, sizes: list[Any]) -> ValueError:
     """Add a note that says which leaf of the xs has which leading axis."""
-    paths = [keystr(path) for path, _ in tree_flatten_with_path(xs)[0]]
+    leaves = tree_flatten_with_path(xs)[0]
+    paths = [keystr(path) for path, x in leaves if not jax.typeof(x).is_high]
     rows = [f"  xs{path}: {size}" for path, size in zip(paths, sizes, strict=True)]
     error.add_note("\n".join(["The leading axis of each leaf of `xs`:", *rows]))
     return error

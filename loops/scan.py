@@ -28,7 +28,7 @@ from loops.checkpointed import (
     slots_for,
     trace_until,
 )
-from loops.effects import refuse_effects_run_again, refuse_forbidden_effects
+from loops.effects import refuse_forbidden_effects, refuse_to_run_again
 from loops.learning import unfinished_loop
 from loops.lengths import infer_length
 from loops.primitives.checkpointed_loop import MAX_STEPS
@@ -141,7 +141,7 @@ def scan_named(
     carry, xs_flat = _jax.flatten_tree(init), _jax.flatten_tree(xs)
     args = [*carry, *xs_flat]
     xs_avals = xs_flat.map(jax.typeof)
-    _jax.check_ref_arguments(debug, args)
+    _jax.check_mutable_arguments(debug, args)
     if early.limit is None:
         length = infer_length(xs, list(xs_avals), length)
     unroll = steps_per_turn(unroll, length)
@@ -208,11 +208,11 @@ def _bind_checkpointed_scan(
             f"{loop}: `checkpoints` and `until` need a length that is known while tracing, not the "
             f"symbolic {steps.length}."
         )
-    refuse_effects_run_again(loop, body.jaxpr)
+    refuse_to_run_again(loop, body.jaxpr)
     goes_on = None
     if early.until is not None:
         goes_on = trace_until(early.until, init.update(map(jax.typeof, init)))
-        refuse_effects_run_again("scan", goes_on.jaxpr)
+        refuse_to_run_again("scan", goes_on.jaxpr)
     length = steps.length if early.limit is None else early.most_steps
     carry, ys = bind_checkpointed(
         FlatLoop(
@@ -271,6 +271,6 @@ def bind_scan(
     )
     new_carry, new_ys = split_scan_outputs(new_outputs, len(changing))
     is_copied = [row is not None for row in short.row_of]
-    copied = [jnp.asarray(xs[row]) for row in short.row_of if row is not None]
-    constant = [jnp.asarray(x) for x in constant]
+    copied = [_jax.as_array(xs[row]) for row in short.row_of if row is not None]
+    constant = [_jax.as_array(x) for x in constant]
     return [*merge(short.is_read_only, new_carry, constant), *merge(is_copied, new_ys, copied)]

@@ -41,20 +41,21 @@ def scan_step_by_step(
     """
 
     def step(carry: Any, position: int) -> tuple[tuple[Any, Any], BodyOut]:
-        x = xs.map(lambda x: lax.index_in_dim(x, position, keepdims=False))
+        x = xs.map(lambda x: _jax.row_of(x, position, length))
         output = f(carry.unflatten(), x.unflatten())
         if not isinstance(output, (tuple, list)) or len(output) != 2:
             raise TypeError(f"scan body output must be a pair, got {output}.")
         return _step_result(output[0], output[1])
 
     first, *later = reversed(range(length)) if reverse else range(length)
-    init = init.map(jnp.asarray)
+    init = init.map(_jax.as_array)
     settled = trace_to_fixpoint(
         "scan body", f, init, lambda carry, *_: step(carry, first), written=written
     )
     init, (carry, y) = settled.init, settled.traced
     if until is not None and until(init.unflatten()):
-        return init.unflatten(), tree_map(lambda y: _stack(*[jnp.zeros_like(y)] * length), y)
+        zeros = tree_map(lambda y: _jax.stack_rows(*[jnp.zeros_like(y)] * length), y)
+        return init.unflatten(), zeros
     all_ys = [y]
     for position in later:
         if until is not None and until(carry.unflatten()):
@@ -65,7 +66,7 @@ def scan_step_by_step(
         all_ys.append(y)
     if reverse:
         all_ys.reverse()
-    return carry.unflatten(), tree_map(_stack, *all_ys)
+    return carry.unflatten(), tree_map(_jax.stack_rows, *all_ys)
 
 
 def while_step_by_step(
@@ -87,7 +88,7 @@ def while_step_by_step(
     def step(carry: Any, *_: Any) -> tuple[Any, BodyOut]:
         return _step_result(body_fun(carry.unflatten()), None)
 
-    carry = init = init.map(jnp.asarray)
+    carry = init = init.map(_jax.as_array)
     if not cond_fun(carry.unflatten()):
         return NO_STEP
     settled = trace_to_fixpoint(name, body_fun, init, step, written=written)
@@ -105,7 +106,7 @@ def while_step_by_step(
 
 def _step_result(carry: Any, y: Any) -> tuple[tuple[Any, Any], BodyOut]:
     """A step's outputs as arrays, and the types of its carry."""
-    flat = _jax.flatten_tree(carry).map(jnp.asarray)
+    flat = _jax.flatten_tree(carry).map(_jax.as_array)
     return (flat, y), BodyOut(flat.tree, [jax.typeof(x) for x in flat])
 
 
@@ -120,7 +121,3 @@ def _with_weak_type(x: Any, like: Any) -> Any:
         return x
     # No function of jax.numpy makes a strong type weak; the primitive under astype does.
     return lax.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=weak_type, sharding=None)
-
-
-def _stack(*rows: Any) -> Any:
-    return lax.concatenate([lax.expand_dims(jnp.asarray(row), (0,)) for row in rows], 0)

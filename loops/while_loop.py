@@ -25,7 +25,7 @@ from loops.checkpointed import (
     slots_for,
 )
 from loops.cut_off import ask_whether_cut_off
-from loops.effects import refuse_effects_run_again, refuse_forbidden_effects
+from loops.effects import refuse_forbidden_effects, refuse_to_run_again
 from loops.learning import tracing_a_condition, unfinished_loop
 from loops.primitives.checkpointed_loop import MAX_STEPS
 from loops.primitives.layout import merge, partition
@@ -140,7 +140,7 @@ def while_loop_named(
     """
     written = written or (lambda: LoopBody(body_fun, condition=cond_fun))
     init = _jax.flatten_tree(init_val)
-    _jax.check_ref_arguments(body_debug, list(init))
+    _jax.check_mutable_arguments(body_debug, list(init))
     functions = _Functions(cond_fun, body_fun, cond_debug, body_debug, written)
     if not _jax.disable_jit():
         return _traced_while(functions, init, bound)
@@ -203,7 +203,7 @@ def _traced_while(functions: _Functions, init: Any, bound: StepBound) -> Any:
 
 def _bind_checkpointed_while(bound: StepBound, traced: TracedWhile, init: list[Any]) -> list[Any]:
     """Bind a while loop that keeps few carries for the way back or stops at a number of steps."""
-    refuse_effects_run_again("while_loop", traced.cond_jaxpr, traced.body_jaxpr)
+    refuse_to_run_again("while_loop", traced.cond_jaxpr, traced.body_jaxpr)
     most_steps = bound.max_steps or MAX_STEPS
     carry, _ = bind_checkpointed(
         FlatLoop(
@@ -238,4 +238,4 @@ def bind_while(traced: TracedWhile, init: list[Any]) -> list[Any]:
         body_jaxpr=short.body_jaxpr if is_shorter else traced.body_jaxpr,
         body_nconsts=num_body + len(constants),
     )
-    return merge(short.is_constant, outputs, [jnp.asarray(x) for x in constants])
+    return merge(short.is_constant, outputs, [_jax.as_array(x) for x in constants])

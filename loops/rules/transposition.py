@@ -200,7 +200,7 @@ def transpose_body(
     After:  [*read consts, *Refs of consts, *sums of consts~, *carry~, *Refs of xs, *y~, *read x]
             -> [*sums of consts~, *carry~, *x~, *log]
     """
-    types = split_scan_inputs(jaxpr.in_avals, len(consts_how), num_carry)
+    types = split_scan_inputs(_jax.types_with_boxes(jaxpr), len(consts_how), num_carry)
     out_types = split_scan_outputs(jaxpr.out_avals, num_carry)
     consts = _by_accumulation(types.consts, consts_how)
     xs = _by_accumulation(types.xs, xs_how)

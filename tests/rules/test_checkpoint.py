@@ -102,6 +102,71 @@ def test_policy_saves_a_name_inside_the_loop(loops: Implementation):
     assert "sin" not in body_primitives(backward)
 
 
+OFFLOADS = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[],
+    names_which_can_be_offloaded=["sum"],
+    offload_src="device",
+    offload_dst="pinned_host",
+)
+saveable = jax.checkpoint_policies
+POLICIES = {
+    "nothing": saveable.nothing_saveable,
+    "everything": saveable.everything_saveable,
+    "dots": saveable.dots_saveable,
+    "dots without batch": saveable.dots_with_no_batch_dims_saveable,
+    "names": SAVE_SUM,
+    "all but names": saveable.save_anything_except_these_names("sum"),
+    "other names": saveable.save_any_names_but_these("sum"),
+    "both": saveable.save_from_both_policies(saveable.dots_saveable, SAVE_SUM),
+    "offload names": OFFLOADS,
+    "offload dots": saveable.offload_dot_with_no_batch_dims("device", "pinned_host"),
+}
+
+
+@pytest.mark.parametrize("newer", [False, True])
+@pytest.mark.parametrize("where", ["body", "loop", "nested"])
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_every_policy(policy, where, newer):
+    """Each policy gives the same gradient, in and around a loop, in JAX's two implementations."""
+    kept = lambda fun: jax.checkpoint(fun, policy=policy)
+    matrix = jnp.float32([[0.8, 0.1], [0.2, 0.7]])
+    product = lambda c, x: step(matrix @ c, x)
+    ways = {
+        "body": loss(OURS, kept(product)),
+        "loop": loss(OURS, product, kept),
+        "nested": loss(
+            OURS,
+            lambda c, x: (OURS.scan(kept(product), c, ROWS)[0], x),
+            lambda fun: kept(kept(fun)),
+        ),
+    }
+    inner = lambda c, x: (PYTHON.scan(product, c, ROWS)[0], x)
+    got = with_remat3(newer, lambda: gradient(ways[where])(INIT, ROWS))
+
+    want = gradient(loss(PYTHON, inner if where == "nested" else product))(INIT, ROWS)
+    assert_same(got, want)
+
+
+def with_remat3(value, fun):
+    """What a function gives with the newer implementation of `jax.checkpoint`, or the older one."""
+    before = getattr(jax.config, "jax_remat3")  # noqa: B009, no attribute for types
+    jax.config.update("jax_remat3", value)
+    try:
+        return fun()
+    finally:
+        jax.config.update("jax_remat3", before)
+
+
+@primitives
+def test_offloaded_residuals_are_stacked_on_the_host(loops: Implementation):
+    """A scan stacks what its body offloads, without bringing it back before the way back."""
+    fun = loss(loops, jax.checkpoint(step, policy=OFFLOADS))
+    forward, backward = equations(jax.grad(fun), INIT, ROWS, name="scan")
+    saved = [str(aval) for aval in stacked_outputs(forward)]
+    assert [aval for aval in saved if "host" in aval] == ["float32<host>[3,2]"]
+    assert "sin" not in body_primitives(backward)
+
+
 @primitives
 def test_checkpointed_while_runs_forwards(loops: Implementation):
     """A checkpoint in or around a while loop changes nothing in forward mode."""
