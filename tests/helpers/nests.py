@@ -68,7 +68,7 @@ def _loop(choose: random.Random, depth: int) -> Callable:
     inits = _leaf(choose), _leaf(choose)
     operands = _operand(choose, depth), _operand(choose, depth)
     kind, result = choose.choice(["scan", "fori", "while"]), choose.randint(0, 2)
-    options = choose.choice([{}, {}, {}, {"checkpoints": 1}])
+    options: dict[str, Any] = choose.choice([{}, {}, {}, {"checkpoints": 1}])
 
     def run(x):
         def step(carry):
