@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from loops.primitives.while_loop import while_of_functions
 from loops.reverse.placement import LARGEST, Tables
 
 
@@ -47,15 +48,25 @@ class OnlinePlacement:
         count, order = memory
         if self.slots == 1:
             return jnp.int32(0), jnp.int32(LARGEST), memory
+
+        def give_one_up(_: Any, __: Any, order: Any) -> list[Any]:
+            rank = self._least_needed(positions[order], t)
+            slot = lax.dynamic_index_in_dim(order, rank, keepdims=False)
+            ranks = jnp.arange(self.slots, dtype=jnp.int32)
+            moved = jnp.where(ranks < rank, order, jnp.roll(order, -1)).at[-1].set(slot)
+            return [jnp.bool_(False), slot, moved]
+
+        # While slots are free a step costs the same however many there are: the search is in a loop
+        # of at most one step. (A branch would do, were it not that jet knows none.)
+        free = lax.dynamic_index_in_dim(order, jnp.minimum(count, self.slots - 1), keepdims=False)
         is_full = count == self.slots
-        rank = jnp.where(is_full, self._least_needed(positions[order], t), count)
-        slot = lax.dynamic_index_in_dim(order, rank, keepdims=False)
-        ranks = jnp.arange(self.slots, dtype=jnp.int32)
-        moved = jnp.where(ranks < rank, order, jnp.roll(order, -1)).at[-1].set(slot)
+        _, slot, order = while_of_functions(
+            lambda is_full, *_: is_full, give_one_up, [is_full, free, order]
+        )
         repetitions = jnp.sum(jnp.asarray(self.capacity) < t + 1, dtype=jnp.int32)
         count = jnp.minimum(count + 1, self.slots)
         stop = t + jnp.where(count < self.slots, 1, repetitions + 1)
-        return slot, stop, [count, jnp.where(is_full, moved, order)]
+        return slot, stop, [count, order]
 
     def _least_needed(self, positions: Any, t: Any) -> Any:
         """Which of the stored carries, in order and but the first, to give up for that of step `t`.

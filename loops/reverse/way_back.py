@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from loops.primitives.checkpointed_loop import Loop, LoopInputs
@@ -30,11 +32,15 @@ def run_back(loop: Loop, inputs: LoopInputs, taken: Any, cache: Cache) -> WayBac
     that are free, as far on as costs least (Griewank and Walther, 2000, equation 4)::
 
         for t in reversed(range(taken)):
-            position = the last stored one that is not after t
+            position = the last stored one            # it is not after t
             while position + 1 < t and a slot is free:
                 advance to the best next position, and store the carry there
-            advance to t                      # of two steps, so no carry is stored for the last
-            take step t backwards             # the slots after t are free from now on
+            advance to t                              # of two steps, the last is not stored
+            take step t backwards
+            if the last stored position is t: free its slot
+
+    The stored carries are a stack: `order` has their slots, the last one at `count - 1`, and after
+    it the free ones. So a step costs the same however many slots there are.
     """
     steps = Steps(loop, inputs)
     tables = tables_for(loop.slots, loop.length or LARGEST)
@@ -42,42 +48,71 @@ def run_back(loop: Loop, inputs: LoopInputs, taken: Any, cache: Cache) -> WayBac
     num_rows = loop.num_rows
 
     def one_back(*values: Any) -> list[Any]:
-        (end,), back, rows, (positions,), stored = cut(values, [1, num_back, num_rows, 1])
+        (end,), back, rows, (stack,), stored = _cut_state(values, [1, num_back, num_rows])
         t = end - 1
-        slot = lax.argmax(jnp.where(positions <= t, positions, -1), 0, jnp.int32)
-        position = lax.dynamic_index_in_dim(positions, slot, keepdims=False)
+        slot, position = stack.last()
         carry = restore(loop, stored, slot)
 
         def may_store(position: Any, *state: Any) -> Any:
-            positions = state[num_carry]
-            return lax.bitwise_and(position + 1 < t, jnp.any(positions > t))
+            _, (stack,), _ = _cut_state(state, [num_carry])
+            return lax.bitwise_and(position + 1 < t, stack.count < loop.slots)
 
         def store_next(position: Any, *state: Any) -> list[Any]:
-            carry, (positions,), stored = cut(state, [num_carry, 1])
-            is_free = positions > t
-            free = jnp.sum(is_free, dtype=jnp.int32)
-            stop = position + next_distance(tables, end - position, free)
+            carry, (stack,), stored = _cut_state(state, [num_carry])
+            stop = position + next_distance(tables, end - position, loop.slots - stack.count)
             carry = steps.advance(position, stop, taken, carry)
-            slot = lax.argmax(is_free, 0, jnp.int32)
-            return [
-                stop,
-                *carry,
-                positions.at[slot].set(stop),
-                *store(loop, stored, carry, slot),
-            ]
+            slot, stack = stack.push(stop)
+            return [stop, *carry, *stack, *store(loop, stored, carry, slot)]
 
         if loop.slots > 1 and num_carry:
-            state = [position, *carry, positions, *stored]
-            (position,), carry, (positions,), stored = cut(
-                while_of_functions(may_store, store_next, state), [1, num_carry, 1]
+            state = [position, *carry, *stack, *stored]
+            (position,), carry, (stack,), stored = _cut_state(
+                while_of_functions(may_store, store_next, state), [1, num_carry]
             )
         if num_carry:
             carry = steps.advance(position, t, taken, carry)
         back, rows = steps.backward(t, t < taken, carry, back, rows)
-        return [t, *back, *rows, positions, *stored]
+        return [t, *back, *rows, *stack.without(t), *stored]
 
     rows = rows_of_zeros(loop, loop.backward_jaxpr.out_avals[num_back:])
-    state = [jnp.max(taken), *inputs.back, *rows, cache.positions, *cache.stored]
+    stack = _Stack.of(cache.positions)
+    state = [jnp.max(taken), *inputs.back, *rows, *stack, *cache.stored]
     outputs = while_of_functions(lambda end, *_: end > 0, one_back, state)
     _, back, rows, _ = cut(outputs, [1, num_back, num_rows])
     return WayBack(back, rows)
+
+
+class _Stack(NamedTuple):
+    """Which slots hold carries, in the order of their positions, and how many do."""
+
+    count: Any
+    order: Any
+    positions: Any
+
+    @classmethod
+    def of(cls, positions: Any) -> _Stack:
+        """The carries that the way there has stored."""
+        count = jnp.sum(positions < LARGEST, dtype=jnp.int32)
+        return cls(
+            count, lax.sort_key_val(positions, lax.iota(np.int32, positions.size))[1], positions
+        )
+
+    def last(self) -> tuple[Any, Any]:
+        """The slot and the position of the last carry."""
+        slot = lax.dynamic_index_in_dim(self.order, self.count - 1, keepdims=False)
+        return slot, lax.dynamic_index_in_dim(self.positions, slot, keepdims=False)
+
+    def push(self, position: Any) -> tuple[Any, _Stack]:
+        """A free slot, and the stack with a carry in it."""
+        slot = lax.dynamic_index_in_dim(self.order, self.count, keepdims=False)
+        return slot, _Stack(self.count + 1, self.order, self.positions.at[slot].set(position))
+
+    def without(self, position: Any) -> _Stack:
+        """The stack without the carry of a position, if that is the last."""
+        return self._replace(count=self.count - (self.last()[1] == position).astype(jnp.int32))
+
+
+def _cut_state(values: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+    """Cut values into groups of the given sizes, a group with the stack, and the stored carries."""
+    *groups, parts, stored = cut(values, [*sizes, len(_Stack._fields)])
+    return [*groups, [_Stack(*parts)], stored]

@@ -158,7 +158,7 @@ class KnownPlacement:
     """Stores the carries of a list of steps, one after another."""
 
     def __init__(self, positions: Any) -> None:
-        self.positions = positions
+        self.stops = jnp.append(positions, jnp.int32(LARGEST))
 
     def start(self) -> list[Any]:
         """What it remembers before the first step: how many are stored."""
@@ -167,5 +167,4 @@ class KnownPlacement:
     def place(self, memory: list[Any], _: Any, __: Any) -> tuple[Any, Any, list[Any]]:
         """The slot for the carry of this step, the next step to stop at, and what to remember."""
         (count,) = memory
-        later = jnp.append(self.positions, jnp.int32(LARGEST))
-        return count, lax.dynamic_index_in_dim(later, count + 1, keepdims=False), [count + 1]
+        return count, lax.dynamic_index_in_dim(self.stops, count + 1, keepdims=False), [count + 1]
