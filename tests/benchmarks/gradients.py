@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+import loops
 from tests.benchmarks.counts import Count
 from tests.benchmarks.programs import Build, Loops, Program
 from tests.benchmarks.rows import RUN, Row
@@ -100,6 +101,21 @@ def with_equinox(steps: int) -> Rivals | None:
     return Rivals(while_gradient(steps), theirs, module)
 
 
+def bounded_gradient(max_steps: int) -> Build:
+    """The gradient through 1000 steps on a number, bounded by so many."""
+
+    def build(loops: Any) -> Program:
+        def loop(x: Array) -> Array:
+            step = lambda s: (s[0] + 1, jnp.sin(s[1]))
+            final = loops.while_loop(lambda s: s[0] < 1000, step, (0, x), max_steps=max_steps)
+            return final[1]
+
+        return Program(jax.grad(loop), (jnp.float32(0.5),))
+
+    return build
+
+
+LOOSE_BOUND = Rivals(bounded_gradient(1_000_000), bounded_gradient(1000), loops)
 WITH_LAX = Rivals(scan_gradient(checkpoints=SCAN_SLOTS), scan_gradient(), jax.lax)
 
 
@@ -107,6 +123,7 @@ def gradient_rows() -> list[Row]:
     """The rows of the table; the limits are those that the library promises."""
     rows = [
         beside(f"run scan gradient, {SCAN_SLOTS} checkpoints, beside jax.lax", WITH_LAX, 1.6),
+        beside("run while gradient, bound of a million, beside one of 1000", LOOSE_BOUND, 1.5),
     ]
     for steps, limit in ((100, 1.0), (1000, 1 / 1.2)):
         rivals = with_equinox(steps)
