@@ -99,6 +99,11 @@ class Root(NamedTuple):
         return [] if teller is None else teller.places()
 
     @property
+    def is_constant(self) -> bool:
+        """Whether it is made of constants, as the 1.0 is that a gradient starts from."""
+        return all(map(is_literal, [self.atom] if self.eqn is None else self.eqn.invars))
+
+    @property
     def is_adapter(self) -> bool:
         """Whether it only brings an operand to the type of the others, at the same expression."""
         if self.eqn is None or self.consumer is None or self.consumer.num_foreign < 2:
@@ -275,10 +280,12 @@ def follow(jaxpr: Any, output: int, in_aval: AbstractValue, carry: slice = slice
 
 def _trail(aspect: Aspect, found: list[Root], of_carry: list[Root], last: list[Place]) -> Trail:
     """Choose the line to name: where the foreign type was made, or where it met the carry."""
-    origin = min(found, key=lambda root: (root.is_adapter, root.eqn is None))
+    origin = min(found, key=lambda root: (root.is_adapter, root.is_constant, root.eqn is None))
     meeting = _meeting(found)
     # Data may have any shape: where the carry takes it over is the line, but not for its own parts.
-    is_made = _makes(origin, aspect) or (aspect.name == "shape" and origin in of_carry)
+    joins = meeting is not None and meeting.eqn.primitive.name in ("concatenate", "pad")
+    is_part = aspect.name == "shape" and origin in of_carry and not joins
+    is_made = is_part or _makes(origin, aspect)
     tellers = [origin.teller(), meeting] if is_made else [meeting, origin.teller()]
     teller = next(t for t in tellers if t is not None and t.places())
     lines = [teller.places(), *(t.places() for t in tellers if t is not None), last]

@@ -77,10 +77,10 @@ def both_branches_stack(c, x):
     """Both branches of a cond return a vector."""
 
     def yes(c):
-        return jnp.stack([c, c])
+        return jnp.stack([c, c])  # <- here
 
     def no(c):
-        return jnp.zeros(2)  # <- here
+        return jnp.zeros(2)
 
     return jax.lax.cond(x > 2, yes, no, c), None
 

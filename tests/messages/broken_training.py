@@ -259,3 +259,23 @@ def field_changed_in_place(s, x):
     """A field of the carry is assigned to."""
     s.h = s.h * 0.5  # <- here
     return s, x
+
+
+@broken({"w": jnp.ones((2, 2)), "m": jnp.zeros((2, 2), jnp.bfloat16)}, jnp.ones((4, 3, 2)))
+def momentum_in_half_precision(s, x):
+    """The gradient has the dtype of the parameters, and the momentum another."""
+
+    def loss(w):
+        return ((x @ w) ** 2).sum()
+
+    g = jax.grad(loss)(s["w"])
+    m = 0.9 * s["m"] + g  # <- here
+    return {"w": s["w"] - 0.1 * m, "m": m}, None
+
+
+@broken({"loss": jnp.float32(0), "history": jnp.zeros(0)})
+def history_of_the_loss(s, x):
+    """What is appended is computed from the carry itself."""
+    loss = s["loss"] + x
+    history = jnp.append(s["history"], loss)  # <- here
+    return {"loss": loss, "history": history}, None
