@@ -360,6 +360,6 @@ def test_a_carry_that_fails_only_before_the_outer_promotion(implementation):
 
     with (
         jax.numpy_dtype_promotion("standard"),
-        pytest.raises(TypeError, match="must have equal types|turns a carry"),
+        pytest.raises(TypeError, match=r"must have equal types|turns a carry"),
     ):
         implementation.scan(outer, 1, None, length=2)
