@@ -184,8 +184,8 @@ class _Fixpoint(Generic[Traced]):
     def _tell(
         self, conversions: list[CarryChanges], avals: list[Any], out: BodyOut, is_guess: bool
     ) -> None:
-        """Tell the loop around this one what came of it."""
-        if not is_nested():
+        """Tell the loop around this one what came of it; steps run one by one teach it nothing."""
+        if not is_nested() or out.jaxpr is None:
             return
         learned = None
         if self.place is not None and conversions:

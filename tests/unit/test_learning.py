@@ -363,3 +363,15 @@ def test_a_carry_that_fails_only_before_the_outer_promotion(implementation):
         pytest.raises(TypeError, match=r"must have equal types|turns a carry"),
     ):
         implementation.scan(outer, 1, None, length=2)
+
+
+def test_steps_run_one_by_one_inside_a_loop_that_is_traced():
+    """Without jit a loop of no steps is traced, and the loops with steps inside it are run."""
+
+    def outer(carry, _):
+        total, _ = loops.scan(lambda c, _: (c + carry, None), 0, None, length=2)
+        return loops.while_loop(lambda c: c < total, lambda c: c + 1.5, 0), None
+
+    with jax.disable_jit():
+        assert 0.0 == float(loops.scan(outer, 0.0, None, length=0)[0])
+        assert 0.0 == float(loops.fori_loop(0, 0, lambda i, c: outer(c, i)[0], jnp.float32(0)))
