@@ -223,7 +223,7 @@ def _bind_checkpointed_scan(
             list(init),
             xs,
         ),
-        jnp.int32(steps.length) if early.limit is None else early.limit,
+        np.int32(steps.length) if early.limit is None else early.limit,
         **slots_for(early.checkpoints, length or MAX_STEPS)._asdict(),
         is_counted=goes_on is None and early.limit is None,
         **steps._replace(length=length)._asdict(),
