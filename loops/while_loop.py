@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from checks.condition import check_predicate
