@@ -350,18 +350,22 @@ def test_random_nests_are_traced_as_the_naive_way_traces_them(seed, monkeypatch)
     assert naive == ours
 
 
-def test_a_carry_that_fails_only_before_the_outer_promotion():
-    """Types that the outer loop gives up are no reason to refuse; JAX's loops meet them first."""
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_carry_that_fails_only_before_the_outer_promotion(depth):
+    """Types that the outer loop gives up are refused where JAX's loops meet them, however deep."""
 
     def halve(loops):
         def outer(carry, _):
-            inner = loops.fori_loop(0, 2, lambda i, c: carry, 0.25)
-            return 0.5 * inner, None
+            def inner(_, c):
+                if depth == 2:  # with a promoted loop inside, the inner one may stay unfinished
+                    loops.fori_loop(0, 2, lambda i, c: c + jnp.float32(1), 0)
+                return carry
+
+            return 0.5 * loops.fori_loop(0, 2, inner, 0.25), None
 
         return loops.scan(outer, 1, None, length=2)[0]
 
     with jax.numpy_dtype_promotion("standard"):
-        with pytest.raises(TypeError, match="must have equal types"):
-            halve(jax.lax)
-        assert 0.25 == float(halve(loops))
-        assert jax.typeof(jnp.float32(0)) == jax.typeof(jax.jit(lambda: halve(loops))())
+        for implementation in (jax.lax, loops):
+            with pytest.raises(TypeError, match="must have equal types"):
+                halve(implementation)
