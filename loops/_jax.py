@@ -86,7 +86,7 @@ from jax._src.state.types import AbstractRef, AccumEffect, WriteEffect
 
 # Private: caches that hold a jaxpr weakly and know JAX's tracing context.
 from jax._src.util import cache, weakref_lru_cache
-from jax.extend.core import JaxprEqn, Literal, Primitive, Var  # noqa: F401
+from jax.extend.core import JaxprEqn, Literal, Primitive, Var
 from jax.extend.core.primitives import add_jaxvals_p as add_cotangents_p  # noqa: F401
 from jax.extend.core.primitives import copy_p, stop_gradient_p  # noqa: F401
 
@@ -786,12 +786,27 @@ def eliminate_dead_code(
     live_inputs: Sequence[bool] | None = None,
 ) -> DeadCodeResult:
     """Drop unused outputs and what only they need. `live_inputs`: Refs that are read afterwards."""
+    read = _inputs_read(jaxpr) if all(used_outputs) else None
+    if read is not None:  # the usual case, and cheaper to see than to find out
+        return DeadCodeResult(jaxpr, [a or b for a, b in zip(read, keep_inputs, strict=True)])
     if not _DCE_KNOWS_LIVE_INPUTS or live_inputs is None:
         live_inputs = ()
     new, used = _eliminate_dead_code(
         jaxpr, tuple(used_outputs), tuple(keep_inputs), tuple(live_inputs)
     )
     return DeadCodeResult(jaxpr if new is None else new, list(used))
+
+
+@cached_weakly
+def _inputs_read(jaxpr: Jaxpr) -> tuple[bool, ...] | None:
+    """Which inputs a jaxpr reads, if it is plain to see that it needs all of its equations."""
+    inner = jaxpr.jaxpr
+    read = {v for v in inner.outvars if isinstance(v, Var)}
+    for eqn in reversed(inner.eqns):
+        if eqn.effects or eqn.primitive in pe.dce_rules or read.isdisjoint(eqn.outvars):
+            return None
+        read.update([v for v in eqn.invars if type(v) is not Literal])
+    return tuple(v in read for v in inner.invars)
 
 
 @cached_weakly  # equal loops whose bodies are the same object are lowered once

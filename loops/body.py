@@ -13,6 +13,7 @@ from jax.tree_util import PyTreeDef, treedef_children
 
 from checks import CarryTypeError
 from checks.explanation import explain_mismatches
+from checks.matching import avals_match
 from checks.passes import BodyOut, CarryChanges, CarryPasses, is_weak
 from checks.tracing import LoopBody
 from loops import _jax
@@ -195,8 +196,14 @@ class _Fixpoint(Generic[Traced]):
 
 
 def _leave_others_as_they_are(changes: CarryChanges, out: BodyOut) -> bool:
-    """Whether the changes are promotions that change no other type than the promoted ones."""
+    """Whether the changes are promotions that change no other type than the promoted ones.
+
+    They must be to the types that came out: else the next pass has an error to raise, or more to
+    promote.
+    """
     if out.jaxpr is None or any(changes.missing_axes):
+        return False
+    if not all(map(avals_match, changes.promoted_avals(), out.avals)):
         return False
     marks = [p is not None for p in changes.promoted]
     return only_promoted_depend(out.jaxpr, out.num_consts, marks)

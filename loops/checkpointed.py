@@ -46,12 +46,17 @@ def trace_until(until: Callable[[Any], Any], carry_avals: Any) -> Any:
     debug = _jax.debug_info("scan_until", until, carry_avals.unflatten())
     traced = _jax.trace_function(until, (carry_avals,), debug)
     check_predicate("until", traced.out_tree, traced.out_avals)
-    inverted = _jax.trace_flat(
-        lambda *args: [jnp.logical_not(*_jax.call_jaxpr(traced.jaxpr, *args))],
-        traced.jaxpr.in_avals,
-        _jax.without_names(traced.jaxpr),  # values that `until` closes over have none
-    )
-    return traced._replace(jaxpr=inverted.jaxpr)
+    return traced._replace(jaxpr=_inverted(traced.jaxpr))
+
+
+@_jax.cached_by_jaxpr
+def _inverted(jaxpr: Any) -> Any:
+    """A predicate's negation. It is written out, as a cache must not hold its own key."""
+    return _jax.trace_flat(
+        lambda *args: [jnp.logical_not(*_jax.evaluate_jaxpr(jaxpr, *args))],
+        jaxpr.in_avals,
+        _jax.without_names(jaxpr),  # values that `until` closes over have none
+    ).jaxpr
 
 
 def check_count(loop: str, name: str, value: Any) -> int | None:

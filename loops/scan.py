@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from checks.passes import BodyOut
@@ -223,7 +222,7 @@ def _bind_checkpointed_scan(
             list(init),
             xs,
         ),
-        jnp.int32(steps.length) if early.limit is None else early.limit,
+        np.int32(steps.length) if early.limit is None else early.limit,
         **slots_for(early.checkpoints, length or MAX_STEPS)._asdict(),
         is_counted=goes_on is None and early.limit is None,
         **steps._replace(length=length)._asdict(),

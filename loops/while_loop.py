@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from checks.condition import check_predicate
 from checks.passes import BodyOut
@@ -209,7 +209,7 @@ def _bind_checkpointed_while(bound: StepBound, traced: TracedWhile, init: list[A
         FlatLoop(
             traced.cond_jaxpr, traced.cond_consts, traced.body_jaxpr, traced.body_consts, init, []
         ),
-        jnp.int32(most_steps),
+        np.int32(most_steps),
         length=bound.max_steps,
         **slots_for(bound.checkpoints, most_steps)._asdict(),
     )

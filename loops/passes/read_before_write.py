@@ -51,11 +51,19 @@ def read_before_write(jaxpr: Any) -> Any:
     Before: [*in] -> [*out]
     After:  [*in] -> [*out], the same values
     """
+    if not _may_write({eqn.primitive for eqn in jaxpr.jaxpr.eqns}):
+        return jaxpr
     jaxpr = _jax.map_equations(_inside_equation, jaxpr)
     program = given = _Program(jaxpr.jaxpr.eqns, jaxpr.jaxpr.outvars)
     for buffer in dict.fromkeys(v for eqn in given.eqns for v in _written_buffers(eqn)):
         program = _with_order(program, buffer)
     return jaxpr if program is given else _jax.with_equations(jaxpr, *program)
+
+
+def _may_write(primitives: set[Any]) -> bool:
+    """Whether any of the primitives writes to a buffer, or holds a jaxpr that may."""
+    names = {primitive.name for primitive in primitives}
+    return not (primitives.isdisjoint(WRITES) and names.isdisjoint({*CALLS, *CALLS_THAT_WRITE}))
 
 
 def _inside_equation(eqn: Any) -> Any:

@@ -375,3 +375,24 @@ def test_steps_run_one_by_one_inside_a_loop_that_is_traced():
     with jax.disable_jit():
         assert 0.0 == float(loops.scan(outer, 0.0, None, length=0)[0])
         assert 0.0 == float(loops.fori_loop(0, 0, lambda i, c: outer(c, i)[0], jnp.float32(0)))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_types_that_the_outer_loop_gives_up(depth):
+    """Types that the outer loop gives up are refused where JAX's loops meet them, however deep."""
+
+    def halve(loops):
+        def outer(carry, _):
+            def inner(_, c):
+                if depth == 2:  # with a promoted loop inside, the inner one may stay unfinished
+                    loops.fori_loop(0, 2, lambda i, c: c + jnp.float32(1), 0)
+                return carry
+
+            return 0.5 * loops.fori_loop(0, 2, inner, 0.25), None
+
+        return loops.scan(outer, 1, None, length=2)[0]
+
+    with jax.numpy_dtype_promotion("standard"):
+        for implementation in (jax.lax, loops):
+            with pytest.raises(TypeError, match="must have equal types"):
+                halve(implementation)
