@@ -652,16 +652,38 @@ def split_for_checkpoint(
     jaxpr: Jaxpr, unknowns: Sequence[bool], ensure_unknown: Sequence[bool], policy: Callable
 ) -> SplitForCheckpoint:
     """Split a jaxpr into what runs forwards and what is run again, saving what the policy says."""
+    opened, held = (jaxpr, []) if _CLOSED_IS_OPEN else inputs_as_consts(jaxpr)
     known, staged, unknowns_out, _, num_residuals = pe.partial_eval_jaxpr_custom(
-        jaxpr.jaxpr,
-        in_unknowns=list(unknowns),
+        opened.jaxpr,
+        in_unknowns=[*[False] * len(held), *unknowns],
         in_inst=True,
         ensure_out_unknowns=list(ensure_unknown),
         ensure_out_inst=True,
         saveable=policy,
     )
     return SplitForCheckpoint(
-        pe.close_jaxpr(known), pe.close_jaxpr(staged), list(unknowns_out), num_residuals
+        _close_with(known, held, 0),
+        _close_with(staged, held, num_residuals),
+        list(unknowns_out),
+        num_residuals,
+    )
+
+
+# Since JAX 0.12 a jaxpr holds its constants itself, and what it is split into does so too.
+_CLOSED_IS_OPEN = not hasattr(core, "ClosedJaxpr") or core.ClosedJaxpr is core.Jaxpr
+
+
+def _close_with(inner: Any, held: Sequence[Any], start: int) -> Jaxpr:
+    """A jaxpr that holds the values of some of its inputs, from `start` on."""
+    if not held:
+        return pe.close_jaxpr(inner)
+    end = start + len(held)
+    constants = inner.invars[start:end]
+    others = [*inner.invars[:start], *inner.invars[end:]]
+    effects = pe.make_jaxpr_effects(constants, others, inner.outvars, inner.eqns)
+    debug = inner.debug_info.with_unknown_names()
+    return core.ClosedJaxpr(
+        inner.replace(constvars=constants, invars=others, effects=effects, debug_info=debug), held
     )
 
 
