@@ -287,7 +287,12 @@ def without_names(jaxpr: Jaxpr) -> Any:
 
 def inputs_as_consts(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Any]]:
     """The same jaxpr with the constants that it holds as leading inputs, and those constants."""
-    jaxpr, consts = pe.separate_consts(jaxpr)
+    if not jaxpr.consts:
+        return jaxpr, []
+    # JAX's checks refuse a Ref among outputs; here it is a residual, and its plan takes it out.
+    has_refs = any(map(is_ref, jaxpr.out_avals))
+    with jax.enable_checks(config.enable_checks.value and not has_refs):
+        jaxpr, consts = pe.separate_consts(jaxpr)
     return jaxpr, list(consts)
 
 
@@ -501,14 +506,25 @@ class Linearization(NamedTuple):
     structured: Any
 
 
+_vjp_node: Any = getattr(ad, "vjp_node", None)  # since JAX 0.12, with structured residuals
+
+
 def linearize_jaxpr(
     jaxpr: Jaxpr, nonzeros: Sequence[bool], instantiate: Sequence[bool], is_vjp: bool
 ) -> Linearization:
     """Linearize a jaxpr. No residual is left out for being an input: callers look for that."""
-    primal, about_residuals, nonzeros_out, _, tangent = ad.linearize_jaxpr(
-        jaxpr, nonzeros, instantiate=list(instantiate), allow_fwds=False, is_vjp=is_vjp
+    is_forwarded = [*[False] * len(jaxpr.consts), *map(is_ref, jaxpr.in_avals)]
+    primal, about_residuals, nonzeros_out, forwarded, tangent = ad.linearize_jaxpr(
+        jaxpr,
+        nonzeros,
+        instantiate=list(instantiate),
+        # Before JAX 0.12 its checks refuse a jaxpr that returns a Ref, so those are put back here.
+        allow_fwds=is_forwarded if _vjp_node is None else False,
+        is_vjp=is_vjp,
     )
     if isinstance(about_residuals, int):  # before JAX 0.12: the number of residuals
+        inputs = [None] * len(jaxpr.consts) + list(primal.jaxpr.invars)
+        primal = _with_forwarded_residuals(primal, about_residuals, forwarded, inputs)
         return Linearization(primal, tangent, list(nonzeros_out), None)
     _, unstructured, structured = about_residuals.unpack()
     num_plain, num_structured = len(unstructured), len(structured)
@@ -523,7 +539,21 @@ def linearize_jaxpr(
     return Linearization(primal, permute(tangent, order), list(nonzeros_out), structured)
 
 
-_vjp_node: Any = getattr(ad, "vjp_node", None)  # since JAX 0.12, with structured residuals
+def _with_forwarded_residuals(
+    primal: Jaxpr, num_new: int, forwarded: Sequence[int | None], inputs: Sequence[Any]
+) -> Jaxpr:
+    """Return the inputs that are residuals, too.
+
+    before: [*primals_in] -> [*primals_out, *residuals that are no input]
+    after:  [*primals_in] -> [*primals_out, *residuals]
+    """
+    if all(i is None for i in forwarded):
+        return primal
+    outvars = primal.jaxpr.outvars
+    new = iter(outvars[len(outvars) - num_new :])
+    residuals = [next(new) if i is None else inputs[i] for i in forwarded]
+    outputs = [*outvars[: len(outvars) - num_new], *residuals]
+    return with_equations(primal, primal.jaxpr.eqns, outputs)
 
 
 def linearize_result(
@@ -622,16 +652,38 @@ def split_for_checkpoint(
     jaxpr: Jaxpr, unknowns: Sequence[bool], ensure_unknown: Sequence[bool], policy: Callable
 ) -> SplitForCheckpoint:
     """Split a jaxpr into what runs forwards and what is run again, saving what the policy says."""
+    opened, held = (jaxpr, []) if _CLOSED_IS_OPEN else inputs_as_consts(jaxpr)
     known, staged, unknowns_out, _, num_residuals = pe.partial_eval_jaxpr_custom(
-        jaxpr.jaxpr,
-        in_unknowns=list(unknowns),
+        opened.jaxpr,
+        in_unknowns=[*[False] * len(held), *unknowns],
         in_inst=True,
         ensure_out_unknowns=list(ensure_unknown),
         ensure_out_inst=True,
         saveable=policy,
     )
     return SplitForCheckpoint(
-        pe.close_jaxpr(known), pe.close_jaxpr(staged), list(unknowns_out), num_residuals
+        _close_with(known, held, 0),
+        _close_with(staged, held, num_residuals),
+        list(unknowns_out),
+        num_residuals,
+    )
+
+
+# Since JAX 0.12 a jaxpr holds its constants itself, and what it is split into does so too.
+_CLOSED_IS_OPEN = not hasattr(core, "ClosedJaxpr") or core.ClosedJaxpr is core.Jaxpr
+
+
+def _close_with(inner: Any, held: Sequence[Any], start: int) -> Jaxpr:
+    """A jaxpr that holds the values of some of its inputs, from `start` on."""
+    if not held:
+        return pe.close_jaxpr(inner)
+    end = start + len(held)
+    constants = inner.invars[start:end]
+    others = [*inner.invars[:start], *inner.invars[end:]]
+    effects = pe.make_jaxpr_effects(constants, others, inner.outvars, inner.eqns)
+    debug = inner.debug_info.with_unknown_names()
+    return core.ClosedJaxpr(
+        inner.replace(constvars=constants, invars=others, effects=effects, debug_info=debug), held
     )
 
 

@@ -152,6 +152,7 @@ def scan_named(
     def trace(carry: Any, avals: list[Any], finish: bool) -> tuple[TracedBody, BodyOut]:
         carry_avals = carry.update(avals)
         body, out = trace_scan_body(finished_body(f) if finish else f, carry_avals, x_avals, debug)
+        _jax.check_closed_over_refs(debug, body.consts, args)
         return _vary_with_steps(body, out, early, carry_avals)
 
     watch = observers.watch(debug, length)
@@ -162,7 +163,6 @@ def scan_named(
     body = settled.traced
     if watch and not settled.is_unfinished:
         watch.settled(carry, settled.carry_avals, body.jaxpr)
-    _jax.check_closed_over_refs(debug, body.consts, args)
     refuse_forbidden_effects("scan", body.jaxpr)
     if settled.is_unfinished:
         ys_avals = split_scan_outputs(body.jaxpr.out_avals, len(carry)).ys

@@ -27,19 +27,22 @@ def freeze_finished_lanes(
     """Run the loop until no lane's predicate holds; a lane's carry never changes after its end."""
     cond_consts, body_consts, init = split_while_inputs(args, cond_nconsts, body_nconsts)
 
-    def holds_in_lanes(carry: list[Any]) -> Any:
-        (predicate,) = _jax.call_jaxpr(cond_jaxpr, *cond_consts, *carry)
+    # Equation by equation, and not as calls: then each operation keeps its scopes in its name.
+    def holds_in_lanes(where: str, carry: list[Any]) -> Any:
+        with jax.named_scope(where):
+            (predicate,) = _jax.evaluate_jaxpr(cond_jaxpr, *cond_consts, *carry)
         return predicate
 
     def any_runs(running: Any, *_: Any) -> Any:
         return lax.reduce_or(running, tuple(range(running.ndim)))
 
     def step(running: Any, *carry: Any) -> list[Any]:
-        stepped = _jax.call_jaxpr(body_jaxpr, *body_consts, *carry)
+        stepped = _jax.evaluate_jaxpr(body_jaxpr, *body_consts, *carry)
         new = [select_lanes(running, *each) for each in zip(stepped, carry, strict=True)]
-        return [running & holds_in_lanes(new), *new]
+        return [running & holds_in_lanes("body_pred", new), *new]
 
-    _, *final = while_of_functions(any_runs, step, [holds_in_lanes(init), *init])
+    runs_at_all = holds_in_lanes("while/cond", init)
+    _, *final = while_of_functions(any_runs, step, [runs_at_all, *init])
     return final
 
 

@@ -334,7 +334,7 @@ def _refuse_effects_in_lanes(loop: Loop) -> None:
     if effects:
         names = ", ".join(sorted(type(effect).__name__ for effect in effects))
         raise NotImplementedError(
-            f"vmap of a while loop whose predicate differs between lanes, with effects ({names}): "
-            "they would also run for lanes that are done. Make the predicate the same for all "
-            "lanes, or move the effect out of the loop."
+            f"{names} not supported in while_loop with batched predicate: under vmap it would also "
+            "run for lanes that are done. Make the predicate the same for all lanes, or move the "
+            "effect out of the loop."
         )

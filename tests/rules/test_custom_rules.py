@@ -5,15 +5,19 @@ the second derivative is then that of the function itself. Ours keeps the rule, 
 newer releases of JAX do, so second derivatives are compared with Python alone.
 """
 
+from functools import partial
+
 import jax
 import jax.custom_batching
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
 from tests.helpers.comparison import assert_same
 from tests.helpers.implementations import JAX, OURS, PYTHON, Implementation
 from tests.helpers.programs import doubled, tripled
+from tests.rules.transformations import FIRST, PAIRS, REST
 
 X = jnp.float32(0.7)
 
@@ -193,3 +197,54 @@ def test_sequential_vmap():
     """A loop that is mapped lane by lane gives each lane its value."""
     fun = jax.custom_batching.sequential_vmap(loop_of_sines(OURS).__wrapped__)
     assert_same(jax.vmap(fun)(LANES), jax.vmap(lambda x: jnp.sin(jnp.sin(jnp.sin(x))))(LANES))
+
+
+@jax.custom_jvp
+def scaled(x):
+    """The sine times a number; its rule makes it of a NumPy array that it closes over."""
+    return jnp.sin(x) * 3
+
+
+@scaled.defjvp
+def scaled_jvp(primals, tangents):
+    """A rule with constants that are found only when the rule is traced."""
+    (x,), (dx,) = primals, tangents
+    table = np.ones((3, 2), np.float32)
+    return jnp.sin(x) * table.sum(0)[0] + 0 * jnp.sum(table @ jnp.ones(2)), dx * jnp.cos(x) * 3
+
+
+RULES_WITH_CONSTANTS = {
+    "scan": lambda loops, x: loops.scan(lambda c, _: (scaled(c) * x, scaled(c)), x, length=3),
+    "fori_loop": lambda loops, x: loops.fori_loop(0, 3, lambda i, c: scaled(c) * x, x),
+    "nest": lambda loops, x: loops.scan(
+        lambda c, _: (loops.fori_loop(0, 2, lambda i, c: scaled(c), c) * x, None), x, length=2
+    )[0],
+}
+
+
+@pytest.mark.parametrize("program", RULES_WITH_CONSTANTS.values(), ids=RULES_WITH_CONSTANTS)
+@pytest.mark.parametrize("transformation", [*FIRST, *REST, *PAIRS], ids=lambda t: t.name)
+def test_constants_of_rules(program, transformation):
+    """A body may hold arrays that a custom rule brought in, under every transformation."""
+    args = (jnp.float32(0.7),)
+    ours, theirs = (partial(program, loops) for loops in (OURS, JAX))
+    assert_same(transformation.apply(ours, args), transformation.apply(theirs, args))
+
+
+@pytest.mark.parametrize("newer", [False, True])
+@pytest.mark.parametrize("program", RULES_WITH_CONSTANTS.values(), ids=RULES_WITH_CONSTANTS)
+def test_constants_of_rules_under_checkpoint(program, newer):
+    """So it may in both implementations of `jax.checkpoint`, also around its tangent."""
+
+    def gradients(loops):
+        run = lambda x: sum(jax.tree.leaves(jax.tree.map(jnp.sum, program(loops, x))))
+        tangent = lambda x: jax.jvp(run, (x,), (x,))[1]
+        x = jnp.float32(0.7)
+        return [jax.grad(jax.checkpoint(fun))(x) for fun in (run, tangent)]
+
+    before = getattr(jax.config, "jax_remat3")  # noqa: B009, no attribute for types
+    jax.config.update("jax_remat3", newer)
+    try:
+        assert_same(gradients(OURS), gradients(JAX))
+    finally:
+        jax.config.update("jax_remat3", before)

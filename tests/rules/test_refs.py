@@ -196,6 +196,15 @@ def test_a_ref_in_the_carry_is_refused(name):
     assert any("Let the body close over it" in note for note in error.value.__notes__)
 
 
+def test_a_ref_that_is_closed_over_and_given():
+    """The error says so, even where the body breaks its contract as well."""
+    ref, rows = jax.new_ref(jnp.float32(0)), jax.new_ref(jnp.zeros(3))
+    with pytest.raises(ValueError, match="closed over and passed as the argument c"):
+        loops.scan(lambda c, _: (ref[...] + c[...], None), ref, length=1)
+    with pytest.raises(ValueError, match="closed over and passed as the argument row"):
+        loops.scan(lambda c, row: (c + rows[0] + row[...], None), 0.0, rows)
+
+
 # ---------------------------------------------------------------- lanes that end at other steps
 
 

@@ -66,3 +66,56 @@ def test_tangents_of_discharged_loops():
     run = lambda x: pallas.run_state(sums_of_sines)((x, jnp.float32(0.0)))[1]
     x, tangent = jnp.float32([0.3, 0.7, 1.1]), jnp.float32([1.0, 2.0, 3.0])
     assert_same(jax.jvp(run, (x,), (tangent,))[1], 4 * (tangent * jnp.cos(x)).sum())
+
+
+@jax.custom_vjp
+def stashed(ref, x):
+    """Its argument, and a backward rule that writes the cotangent into a Ref."""
+    return x
+
+
+def write_cotangent(ref, cotangent):
+    """The backward rule; the Ref is its residual."""
+    ref[...] = cotangent
+    return None, cotangent
+
+
+stashed.defvjp(lambda ref, x: (x, ref), write_cotangent)
+
+TABLE = jnp.float32([2.0, 3.0, 5.0])
+
+
+def closed_over(ref, x, wrap):
+    """A scan whose body closes over the Ref and over a table."""
+    body = wrap(lambda c, i: (stashed(ref, jnp.sin(c)) * TABLE[i], None))
+    return loops.scan(body, x, jnp.arange(3))[0]
+
+
+def scanned_over(refs, x, wrap):
+    """A scan over a Ref with a row for each step."""
+    body = wrap(lambda c, row: (stashed(row[0], jnp.sin(c)) * TABLE[row[1]], None))
+    return loops.scan(body, x, (refs, jnp.arange(3)))[0]
+
+
+@pytest.mark.parametrize("checks", [False, True], ids=["", "checks"])
+@pytest.mark.parametrize("wrap", [lambda fun: fun, jax.checkpoint], ids=["", "checkpoint"])
+@pytest.mark.parametrize("wrap_all", [lambda fun: fun, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("program", [closed_over, scanned_over])
+def test_a_backward_rule_that_writes_a_ref(program, wrap_all, wrap, checks):
+    """A Ref may be a residual: it holds the last cotangent on the way back, or one for each row."""
+    cotangents, c = [], jnp.float32(0.7)
+    values = [c := jnp.sin(c) * factor for factor in TABLE]
+    carries, ct = [jnp.float32(0.7), *values[:-1]], jnp.float32(1.0)
+    for factor, carry in zip(TABLE[::-1], carries[::-1], strict=True):
+        cotangents.insert(0, ct * factor)
+        ct = ct * factor * jnp.cos(carry)
+    is_row = program is scanned_over
+    ref = jax.new_ref(jnp.zeros(3) if is_row else jnp.float32(0.0))
+
+    with jax.enable_checks(checks):
+        gradient = jax.grad(wrap_all(lambda ref, x: program(ref, x, wrap)), argnums=1)(
+            ref, jnp.float32(0.7)
+        )
+
+    assert_same(gradient, ct)
+    assert_same(ref[...], jnp.stack(cotangents) if is_row else cotangents[0])

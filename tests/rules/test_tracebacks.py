@@ -136,6 +136,22 @@ def test_name_stacks():
     assert "jit(run)/outside/while/cond/lt" in text
 
 
+def test_name_stacks_of_lanes():
+    """Where each lane has its own predicate, the scopes are still in the names."""
+
+    @jax.vmap
+    def lanes(x):
+        with jax.named_scope("outside"):
+            condition = jax.named_call(lambda c: c < 3, name="test")
+            body = jax.named_call(lambda c: jnp.sin(c) + 1, name="inside")
+            return loops.while_loop(condition, body, x)
+
+    text = str(jax.jit(lanes).lower(jnp.arange(2.0)).as_text("hlo", debug_info=True))
+    assert "vmap(outside)/while/body/inside/sin" in text
+    assert "vmap(outside)/while/cond/test/lt" in text
+    assert "vmap(outside)/while/body/body_pred/test/lt" in text
+
+
 @pytest.mark.parametrize("loop", ["scan", "fori_loop", "while_loop"])
 def test_debug_info(loop):
     """The jaxpr of a body knows the user's function and the names of its arguments."""
