@@ -840,7 +840,8 @@ def eliminate_dead_code(
     """Drop unused outputs and what only they need. `live_inputs`: Refs that are read afterwards."""
     read = _inputs_read(jaxpr) if all(used_outputs) else None
     if read is not None:  # the usual case, and cheaper to see than to find out
-        return DeadCodeResult(jaxpr, [a or b for a, b in zip(read, keep_inputs, strict=True)])
+        used = [a or b for a, b in zip(read, keep_inputs, strict=True)]
+        return DeadCodeResult(permute(jaxpr, [i for i, u in enumerate(used) if u]), used)
     if not _DCE_KNOWS_LIVE_INPUTS or live_inputs is None:
         live_inputs = ()
     new, used = _eliminate_dead_code(
