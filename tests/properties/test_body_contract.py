@@ -275,11 +275,11 @@ def test_the_error_says_which_line_did_it():
     """What the static checks know of the smallest carry is on the error that is shown."""
 
     def body(c, x):
-        total = c.sum()
+        total = c.sum(axis=1)
         return total, None
 
-    error = fails(body, CarryTypeError, carries=inits(jnp.zeros(2)), xs=None)
+    error = fails(body, CarryTypeError, carries=inits(jnp.zeros((2, 1))), xs=None)
 
     (mismatch,) = error.mismatches
-    assert "for `c.sum()`" in "\n".join(error.__notes__)
+    assert "for `c.sum(axis=1)`" in "\n".join(error.__notes__)
     assert mismatch.provenance is not None
