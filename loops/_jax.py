@@ -11,6 +11,7 @@ form into one class, and earlier releases keep them apart.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 import types
@@ -248,10 +249,19 @@ def debug_info(traced_for: str, fun: Callable, *args: Any) -> Any:
     try:
         known = _debug_infos.setdefault(owner, {})
     except TypeError:  # the function cannot be referred to weakly, or not hashed
-        return api_util.debug_info(traced_for, fun, args, {})
+        return _new_debug_info(traced_for, fun, args)
     if key not in known:
-        known[key] = api_util.debug_info(traced_for, fun, args, {})
+        known[key] = _new_debug_info(traced_for, fun, args)
     return known[key]
+
+
+def _new_debug_info(traced_for: str, fun: Callable, args: Any) -> Any:
+    debug = api_util.debug_info(traced_for, fun, args, {})
+    wrapped = inspect.unwrap(fun)
+    if wrapped is not fun and isinstance(wrapped, functools.partial):
+        # JAX 0.10 finds no source for a jitted partial.
+        debug = debug._replace(func_src_info=api_util.fun_sourceinfo(wrapped))
+    return debug
 
 
 def with_unnamed_argument(debug: Any, position: int) -> Any:
