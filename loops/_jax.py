@@ -996,10 +996,7 @@ def positional_effects(jaxpr: Jaxpr) -> Any:
 
 def renumber_effects(effects: Any, new_position: Callable[[int], int]) -> set[Any]:
     """Effects on inputs named by position, with the positions changed."""
-    return {
-        e.replace(new_position(e.input)) if isinstance(e, jax_effects.JaxprInputEffect) else e
-        for e in effects
-    }
+    return {e.replace(new_position(e.input)) if is_effect_on_input(e) else e for e in effects}
 
 
 def is_effect_on_input(effect: Any) -> bool:
@@ -1027,8 +1024,9 @@ def describe_effect(effect: Any) -> str:
     """An effect in words: JAX's text for those on Refs names variables that nobody has seen."""
     kinds = ((WriteEffect, "a write to a Ref"), (AccumEffect, "an addition to a Ref"))
     words = [text for kind, text in kinds if isinstance(effect, kind)]
-    is_read = isinstance(effect, jax_effects.JaxprInputEffect)
-    return words[0] if words else "a read of a Ref" if is_read else str(effect)
+    if words:
+        return words[0]
+    return "a read of a Ref" if is_effect_on_input(effect) else str(effect)
 
 
 def without_debugging(jaxpr: Any) -> Any:
@@ -1125,13 +1123,13 @@ def disable_jit() -> bool:
 def check_mutable_arguments(debug: Any, args: Sequence[Any]) -> None:
     """Refuse boxes, and Refs that were transformed (`ref.at[...]`) or that occur twice."""
     api_util.check_no_transformed_refs_args(lambda: debug, list(args))
-    if _HAS_BOXES and any(boxes_among([jax.typeof(x) for x in args])):
+    avals = [jax.typeof(x) for x in args] if _HAS_BOXES or config.mutable_array_checks.value else []
+    if _HAS_BOXES and any(boxes_among(avals)):
         raise NotImplementedError(
             "A loop takes no hijax box in its carry or xs. Let the body close over it, or read it "
             "before the loop, carry what it holds, and set it afterwards."
         )
     if config.mutable_array_checks.value:
-        avals = [jax.typeof(x) for x in args]
         api_util.check_no_aliased_ref_args(lambda: debug, avals, list(args))
 
 

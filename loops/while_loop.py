@@ -153,10 +153,8 @@ def while_loop_named(
         return out
     try:  # the contract holds for a body that is not run, and promotes
         return _traced_while(functions, init, bound)
-    except (
-        jax.errors.ConcretizationTypeError
-    ):  # a body that asks for values, which there are none of
-        return init.unflatten()
+    except jax.errors.ConcretizationTypeError:
+        return init.unflatten()  # the body asks for values, and there are none
 
 
 class _Functions(NamedTuple):

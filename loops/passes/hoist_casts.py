@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from loops import _jax
-from loops.passes.inline_calls import inline_calls
+from loops.passes.inline_calls import inline_deeply
 from loops.primitives.scan import scan_p
 
 
@@ -35,9 +35,9 @@ class Hoisted(NamedTuple):
 @_jax.cached_by_jaxpr
 def hoist_casts(jaxpr: Any, num_consts: int) -> Hoisted | None:
     """Move casts of the first inputs out of a jaxpr: [*consts, *others]; None if there are none."""
-    jaxpr = _in_line(jaxpr)
+    jaxpr = inline_deeply(jaxpr)
     jaxpr = _jax.with_equations(jaxpr, [new for eqn in jaxpr.jaxpr.eqns for new in _inside(eqn)])
-    jaxpr = _in_line(jaxpr)
+    jaxpr = inline_deeply(jaxpr)
     inner = jaxpr.jaxpr
     consts, others = inner.invars[:num_consts], inner.invars[num_consts:]
     of_consts, casts, eqns = _divide(inner.eqns, consts)
@@ -50,14 +50,6 @@ def hoist_casts(jaxpr: Any, num_consts: int) -> Hoisted | None:
         _jax.eliminate_dead_code(outside, everything, [True] * num_consts).jaxpr,
         _jax.build_jaxpr(jaxpr, [*consts, *outputs, *others], inner.outvars, eqns),
     )
-
-
-def _in_line(jaxpr: Any) -> Any:
-    """A jaxpr with all plain calls written out, however deep."""
-    before = None
-    while jaxpr is not before:
-        before, jaxpr = jaxpr, inline_calls(jaxpr, lambda _: True)
-    return jaxpr
 
 
 def _divide(eqns: Sequence[Any], consts: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:

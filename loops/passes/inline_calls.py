@@ -41,15 +41,21 @@ def inline_calls(jaxpr: Any, is_wanted: Callable[[Any], bool]) -> Any:
     return _jax.with_equations(jaxpr, eqns, outvars)
 
 
+def inline_deeply(jaxpr: Any, is_wanted: Callable[[Any], bool] = lambda _: True) -> Any:
+    """The same, and so are the wanted calls in what was called, however deep."""
+    before = None
+    while jaxpr is not before:
+        before, jaxpr = jaxpr, inline_calls(jaxpr, is_wanted)
+    return jaxpr
+
+
 @_jax.cached_by_jaxpr
 def without_calls(jaxpr: Any) -> Any:
     """The same program for interpreters that know no calls but jitted functions.
 
     All other plain calls are written out in line, in loops, branches and jitted functions too.
     """
-    before = None
-    while jaxpr is not before:
-        before, jaxpr = jaxpr, inline_calls(jaxpr, lambda eqn: eqn.primitive.name != "jit")
+    jaxpr = inline_deeply(jaxpr, lambda eqn: eqn.primitive.name != "jit")
     return _jax.map_equations(_without_calls_inside, jaxpr)
 
 

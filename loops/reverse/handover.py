@@ -9,7 +9,11 @@ from loops.primitives.checkpointed_loop import Loop, LoopInputs, LoopOutputs
 from loops.primitives.layout import cut, keep
 from loops.reverse.way_there import WayThere
 from loops.rules.checkpointed.dead_code import LiveLoop, live_loop
-from loops.rules.checkpointed.reads_of_buffers import costs_less, keep_reads_of_both
+from loops.rules.checkpointed.reads_of_buffers import (
+    SparedLoop,
+    keep_reads_of_both,
+    spare_buffers,
+)
 
 
 class Handover(NamedTuple):
@@ -38,34 +42,29 @@ class Handover(NamedTuple):
 
 def hand_over(loop: Loop) -> Handover:
     """Divide a loop, and store as little of its carry as the way back can do with."""
-    back = _way_back(loop)
-    handover = _with_reads(loop, back.inputs.carry) or Handover(loop, back, 0)
-    recorded = tuple(handover.back.inputs.carry)
-    there = handover.there._replace(backward_jaxpr=None, recorded=recorded)
-    return handover._replace(there=there)
+    halves = SparedLoop(loop, _live_way_back(loop), [])
+    needed = halves.back.inputs.carry
+    halves = (
+        spare_buffers(loop, needed, lambda marks: keep_reads_of_both(loop, marks), _live_way_back)
+        or halves
+    )
+    forward = halves.there.forward_jaxpr
+    used = [*[True] * len(loop.forward_jaxpr.out_avals), *halves.is_read]
+    forward = _jax.eliminate_dead_code(forward, used, [True] * len(forward.in_avals)).jaxpr
+    there = loop._replace(
+        forward_jaxpr=forward, backward_jaxpr=None, recorded=tuple(halves.back.inputs.carry)
+    )
+    return Handover(there, halves.back, sum(halves.is_read))
 
 
-def _way_back(loop: Loop) -> LiveLoop:
-    nothing = [False] * loop.num_carry, [False] * loop.num_ys
-    everything = [True] * loop.num_back, [True] * loop.num_rows
-    used = LoopOutputs(False, nothing[0], everything[0], nothing[1], everything[1], [])
+def _live_way_back(loop: Loop) -> LiveLoop:
+    """What is needed for all of `back` and all rows, once the number of steps is known."""
+    used = LoopOutputs(
+        steps=False,
+        carry=[False] * loop.num_carry,
+        back=[True] * loop.num_back,
+        ys=[False] * loop.num_ys,
+        rows=[True] * loop.num_rows,
+        cache=[],
+    )
     return live_loop(loop._replace(cond_jaxpr=None), used)
-
-
-def _with_reads(loop: Loop, needed: list[bool]) -> Handover | None:
-    """The same with what steps read of large buffers handed on, for as many as that saves."""
-    kept = keep_reads_of_both(loop, needed)
-    if kept is None:
-        return None
-    back = _way_back(kept.back)
-    still_needed = back.inputs.carry
-    if any(keep(kept.is_buffer, still_needed)):
-        spared = [a and not b for a, b in zip(kept.is_buffer, still_needed, strict=True)]
-        return _with_reads(loop, spared)
-    is_read = back.inputs.xs[loop.num_xs :]
-    if not costs_less(loop, keep(is_read, kept.reads), kept.is_buffer):
-        return None
-    there = kept.there.forward_jaxpr
-    used = [*[True] * len(loop.forward_jaxpr.out_avals), *is_read]
-    there = _jax.eliminate_dead_code(there, used, [True] * len(there.in_avals)).jaxpr
-    return Handover(loop._replace(forward_jaxpr=there), back, sum(is_read))

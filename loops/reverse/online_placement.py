@@ -88,7 +88,6 @@ class OnlinePlacement:
         """The steps computed again to reverse segments: r m - C(a + r, a + 1), with a slots."""
         rows = jnp.asarray(self.binomials)[free + 1]
         repetitions = jnp.sum(rows < lengths[:, None], axis=1, dtype=jnp.int32)
-        repetitions = jnp.minimum(repetitions, rows.shape[1] - 1)  # where no carry is stored yet
         # Interpreters that give every array a derivative, as jet does, must be told of none.
         table = lax.stop_gradient(jnp.asarray(self.less))
         less = table[free + 1, repetitions]

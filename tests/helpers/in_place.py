@@ -186,6 +186,31 @@ def loss(loops: Implementation, step: Step) -> Callable[..., Any]:
     return fun
 
 
+def gradient(loops: Implementation, step: Step) -> Callable[..., Any]:
+    """The gradient for the first rows and the factors."""
+    return jax.grad(loss(loops, step), (0, 1))
+
+
+def gradient_of_gradient(loops: Implementation, step: Step) -> Callable[..., Any]:
+    """Reverse mode over reverse mode."""
+
+    def summed(first: Any, factors: Any, positions: Any) -> Any:
+        parts = gradient(loops, step)(first, factors, positions)
+        return sum(jnp.sum(jnp.sin(part)) for part in parts)
+
+    return jax.grad(summed, (0, 1))
+
+
+def tangent_of_gradient(loops: Implementation, step: Step) -> Callable[..., Any]:
+    """Forward mode over reverse mode."""
+
+    def fun(first: Any, factors: Any, positions: Any) -> Any:
+        grad = lambda *args: gradient(loops, step)(*args, positions)
+        return jax.jvp(grad, (first, factors), (first, factors))
+
+    return fun
+
+
 def arguments(dtype: Any = jnp.float32) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Arguments of a loss."""
     first = jnp.linspace(0.3, 1.1, 2 * WIDTH, dtype=dtype).reshape(2, WIDTH)

@@ -24,10 +24,13 @@ from tests.helpers.in_place import (
     Variant,
     arguments,
     copies_in_loops,
+    gradient,
+    gradient_of_gradient,
     loss,
     multiply_row,
     read_in_inner_loop,
     set_row,
+    tangent_of_gradient,
     window,
 )
 
@@ -66,11 +69,6 @@ WHILE = implementation("while", while_as_scan)
 variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 others = pytest.mark.parametrize("few", [ENDING, WHILE], ids=repr)
 some_steps = pytest.mark.parametrize("step", [set_row, multiply_row, window, read_in_inner_loop])
-
-
-def gradient(implementation: Implementation, step: Step) -> Callable[..., Any]:
-    """The gradient for the first rows and the factors."""
-    return jax.grad(loss(implementation, step), (0, 1))
 
 
 def large_and_stored(fun: Callable[..., Any], *args: Any) -> list[tuple[int, ...]]:
@@ -117,26 +115,6 @@ def test_compiled_gradient_copies_no_buffer(variant: Variant):
     args = arguments()
     without = copies_in_loops(loss(FEW, variant.step), *args)
     assert len(copies_in_loops(gradient(FEW, variant.step), *args)) <= len(without)
-
-
-def gradient_of_gradient(implementation: Implementation, step: Step) -> Callable[..., Any]:
-    """Reverse mode over reverse mode."""
-
-    def summed(first: Any, factors: Any, positions: Any) -> Any:
-        parts = gradient(implementation, step)(first, factors, positions)
-        return sum(jnp.sum(jnp.sin(part)) for part in parts)
-
-    return jax.grad(summed, (0, 1))
-
-
-def tangent_of_gradient(implementation: Implementation, step: Step) -> Callable[..., Any]:
-    """Forward mode over reverse mode."""
-
-    def fun(first: Any, factors: Any, positions: Any) -> Any:
-        grad = lambda *args: gradient(implementation, step)(*args, positions)
-        return jax.jvp(grad, (first, factors), (first, factors))
-
-    return fun
 
 
 def gradient_of_lanes(implementation: Implementation, step: Step) -> Callable[..., Any]:

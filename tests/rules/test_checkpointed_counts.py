@@ -5,9 +5,15 @@ import functools
 import hypothesis
 import hypothesis.strategies as st
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import loops
+from loops.reverse import way_back
+from loops.reverse.placement import optimal_positions, tables_for
+from loops.reverse.plans import Store, plan_after
+from loops.reverse.slots import store
 from tests.helpers.evaluations import KINDS, LEAST, ONLINE, START, Counter, computed_again, repeated
 
 KNOWN = [name for name in KINDS if name != "while"]
@@ -60,6 +66,25 @@ def test_number_of_steps_known_at_the_end(steps, checkpoints):
 def test_figures_are_the_least_possible(steps, checkpoints):
     """The figures that the others are held to are those of dynamic programming."""
     assert least_by_dynamic_programming(steps, checkpoints) == LEAST[steps, checkpoints]
+
+
+@pytest.mark.parametrize(("steps", "slots"), [(2, 2), (3, 2), (10, 3), (40, 5), (60, 4)])
+def test_way_back_stores_as_often_as_its_plan(monkeypatch, steps, slots):
+    """On the way back carries are stored as `plan_after` says: none for the last of two steps."""
+    stored = []
+
+    def counting(*args):
+        jax.debug.callback(lambda: stored.append(1))
+        return store(*args)
+
+    monkeypatch.setattr(way_back, "store", counting)
+    step = lambda c, _: (jnp.sin(c), None)
+    jax.grad(lambda x: loops.scan(step, x, None, steps, checkpoints=slots)[0])(START)
+    jax.effects_barrier()
+    placed = optimal_positions(tables_for(slots, steps), steps)
+    positions = sorted({int(p) for p in placed if p < steps})
+    plan = plan_after(positions, steps, slots)
+    assert len(stored) == sum(isinstance(action, Store) for action in plan.backward)
 
 
 @functools.cache

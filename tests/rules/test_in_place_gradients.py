@@ -23,11 +23,14 @@ from tests.helpers.in_place import (
     Variant,
     arguments,
     copies_in_loops,
+    gradient,
+    gradient_of_gradient,
     loss,
     multiply_row,
     positions,
     set_row,
     swap,
+    tangent_of_gradient,
     whole_buffer_work,
     window,
 )
@@ -41,33 +44,6 @@ variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: vari
 some_variants = pytest.mark.parametrize(
     "variant", [v for v in VARIANTS if v.name in SOME], ids=lambda variant: variant.name
 )
-
-
-def gradient(loops: Implementation, step: Step) -> Callable[..., Any]:
-    """The gradient for the first rows and the factors."""
-    return jax.grad(loss(loops, step), (0, 1))
-
-
-def gradient_of_gradient(loops: Implementation, step: Step) -> Callable[..., Any]:
-    """Reverse mode over reverse mode."""
-
-    def summed(first: Any, factors: Any, positions: Any) -> Any:
-        parts = gradient(loops, step)(first, factors, positions)
-        return sum(jnp.sum(jnp.sin(part)) for part in parts)
-
-    return jax.grad(summed, (0, 1))
-
-
-def tangent_of_gradient(loops: Implementation, step: Step) -> Callable[..., Any]:
-    """Forward mode over reverse mode."""
-
-    def fun(first: Any, factors: Any, positions: Any) -> Any:
-        def grad(first: Any, factors: Any) -> Any:
-            return gradient(loops, step)(first, factors, positions)
-
-        return jax.jvp(grad, (first, factors), (first, factors))
-
-    return fun
 
 
 def gradients_of_lanes(loops: Implementation, step: Step) -> Callable[..., Any]:

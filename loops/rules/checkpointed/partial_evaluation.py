@@ -21,7 +21,11 @@ from loops.primitives.checkpointed_loop import (
 )
 from loops.primitives.layout import cut, keep, merge
 from loops.rules.checkpointed.dead_code import LiveLoop, live_loop
-from loops.rules.checkpointed.reads_of_buffers import costs_less, keep_reads_of_known
+from loops.rules.checkpointed.reads_of_buffers import (
+    SparedLoop,
+    keep_reads_of_known,
+    spare_buffers,
+)
 from loops.rules.fixpoint import grow_to_fixpoint
 
 
@@ -46,32 +50,29 @@ def split_loop(loop: Loop, unknown: LoopInputs, record: bool) -> SplitLoop | Non
     outputs = _unknown_outputs(loop, unknown)
     if outputs is None:
         return None
-    halves = _Halves(loop, _later_half(loop, outputs), [])
+    halves = SparedLoop(loop, _later_half(loop, outputs), [])
     needed, recorded = [False] * loop.num_carry, loop.recorded
     if record and loop.backward_jaxpr is None:
-        needed = _needed(halves.later, outputs)
-        halves = _halves_with_reads(loop, unknown, outputs, needed) or halves
-        needed = _needed(halves.later, outputs)
-    later = halves.later
+        spared = spare_buffers(
+            loop,
+            _needed(halves.back, outputs),
+            lambda needed: keep_reads_of_known(loop, unknown, outputs, needed),
+            lambda back: _later_half(back, outputs),
+        )
+        halves = spared or halves
+        needed = _needed(halves.back, outputs)
+    later = halves.back
     if any(needed):
         before = recorded or (False,) * loop.num_carry
         recorded = tuple(a or b for a, b in zip(before, needed, strict=True))
         cached = tuple(keep(later.inputs.carry, needed))
         later = later._replace(loop=later.loop._replace(cached=cached))
     known_outputs = LoopOutputs(True, *([not u for u in group] for group in outputs[1:]))
-    known_outputs = known_outputs._replace(ys=[*known_outputs.ys, *halves.reads])
-    known = live_loop(halves.known._replace(recorded=recorded), known_outputs)
+    known_outputs = known_outputs._replace(ys=[*known_outputs.ys, *halves.is_read])
+    known = live_loop(halves.there._replace(recorded=recorded), known_outputs)
     if any(keep(known.inputs.flat(), unknown.flat())):
         return None
-    return SplitLoop(known, later, outputs, recorded, needed, sum(halves.reads))
-
-
-class _Halves(NamedTuple):
-    """Both halves, the known one with all that it does not need; `reads` marks its last ys."""
-
-    known: Loop
-    later: LiveLoop
-    reads: list[bool]
+    return SplitLoop(known, later, outputs, recorded, needed, sum(halves.is_read))
 
 
 def _later_half(loop: Loop, outputs: LoopOutputs) -> LiveLoop:
@@ -83,24 +84,6 @@ def _needed(later: LiveLoop, outputs: LoopOutputs) -> list[bool]:
     """Which known parts of the carry the later half runs again."""
     pairs = zip(later.inputs.carry, outputs.carry, strict=True)
     return [used and not is_unknown for used, is_unknown in pairs]
-
-
-def _halves_with_reads(
-    loop: Loop, unknown: LoopInputs, outputs: LoopOutputs, needed: list[bool]
-) -> _Halves | None:
-    """Both halves with what steps read of large buffers handed on, for as many as that saves."""
-    kept = keep_reads_of_known(loop, unknown, outputs, needed)
-    if kept is None:
-        return None
-    later = _later_half(kept.back, outputs)
-    is_needed_still = _needed(later, outputs)
-    if any(keep(kept.is_buffer, is_needed_still)):
-        spared = [a and not b for a, b in zip(kept.is_buffer, is_needed_still, strict=True)]
-        return _halves_with_reads(loop, unknown, outputs, spared)
-    reads = later.inputs.xs[loop.num_xs :]
-    if not costs_less(loop, keep(reads, kept.reads), kept.is_buffer):
-        return None
-    return _Halves(kept.there, later, reads)
 
 
 def without_debugging(loop: Loop) -> Loop:

@@ -15,13 +15,14 @@ xs and leaves the buffer alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from loops import _jax
-from loops.passes.inline_calls import inline_calls
+from loops.passes.inline_calls import inline_deeply
 from loops.primitives.checkpointed_loop import Loop, LoopInputs, LoopOutputs
 from loops.primitives.layout import cut, keep, merge, partition
+from loops.rules.checkpointed.dead_code import LiveLoop
 
 MIN_BUFFER = 256
 """Smaller parts of the carry are stored: there is little to gain."""
@@ -95,7 +96,45 @@ def keep_reads_of_both(loop: Loop, needed: Sequence[bool]) -> LoopWithReads | No
     return LoopWithReads(there, back, _types(reads), is_buffer) if reads else None
 
 
-def costs_less(loop: Loop, reads: Sequence[Any], is_buffer: Sequence[bool]) -> bool:
+class SparedLoop(NamedTuple):
+    """The two halves of a `LoopWithReads`, the way back without what it does not need.
+
+    `is_read` marks which of the reads that `there` returns `back` takes.
+    """
+
+    there: Loop
+    back: LiveLoop
+    is_read: list[bool]
+
+
+def spare_buffers(
+    loop: Loop,
+    needed: Sequence[bool],
+    keep_reads: Callable[[Sequence[bool]], LoopWithReads | None],
+    live_way_back: Callable[[Loop], LiveLoop],
+) -> SparedLoop | None:
+    """Keep reads in the place of as many needed parts of the carry as that saves; None if of none.
+
+    Args:
+      loop: the loop as it is.
+      needed: which parts of its carry the way back needs.
+      keep_reads: one of the two functions above, for the needed parts that it gets.
+      live_way_back: drops from a way back what it does not need.
+    """
+    kept = keep_reads(needed)
+    if kept is None:
+        return None
+    back = live_way_back(kept.back)
+    if any(keep(kept.is_buffer, back.inputs.carry)):
+        others = zip(kept.is_buffer, back.inputs.carry, strict=True)
+        spared = [is_buffer and not used for is_buffer, used in others]
+        return spare_buffers(loop, spared, keep_reads, live_way_back)
+    is_read = back.inputs.xs[loop.num_xs :]
+    cheaper = _costs_less(loop, keep(is_read, kept.reads), kept.is_buffer)
+    return SparedLoop(kept.there, back, is_read) if cheaper else None
+
+
+def _costs_less(loop: Loop, reads: Sequence[Any], is_buffer: Sequence[bool]) -> bool:
     """Whether the reads of all steps take no more memory than the buffers in all slots."""
     buffers = keep(is_buffer, loop.carry_avals())
     return (loop.length or 0) * sum(map(_bytes, reads)) <= loop.slots * sum(map(_bytes, buffers))
@@ -146,13 +185,12 @@ class _Split:
         self.jaxpr, self.unknown_in = jaxpr, unknown_in
         split = _jax.split_known(jaxpr, unknown_in, wanted or [False] * len(jaxpr.out_avals))
         self.unknown_jaxpr, self.unknowns_out = split.unknown_jaxpr, split.unknowns_out
-        before, self.known = None, split.known_jaxpr
-        while self.known is not before:
-            before, self.known = self.known, inline_calls(self.known, lambda _: True)
+        self.known = inline_deeply(split.known_jaxpr)
 
     def reads_of(self, buffers: Sequence[int]) -> list[Any]:
         """The known variables computed from one of these inputs and much smaller than it."""
-        invars = dict(zip(partition(self.unknown_in, range(len(self.unknown_in)))[0], self._invars))
+        known_in = partition(self.unknown_in, range(len(self.unknown_in)))[0]
+        invars = dict(zip(known_in, self.known.jaxpr.invars, strict=True))
         # How large the buffer is that a variable depends on, by something as large as it.
         origin = {invars[i]: invars[i].aval.size for i in buffers}
         reads = []
@@ -165,16 +203,12 @@ class _Split:
                     reads.append(variable)
         return reads
 
-    @property
-    def _invars(self) -> list[Any]:
-        return self.known.jaxpr.invars
-
     def values_of(self, reads: Sequence[Any]) -> Any:
         """[*known in] -> [*read]."""
-        jaxpr = _jax.build_jaxpr(self.known, self._invars, reads, self.known.jaxpr.eqns)
-        return _jax.eliminate_dead_code(
-            jaxpr, [True] * len(reads), [True] * len(self._invars)
-        ).jaxpr
+        inner = self.known.jaxpr
+        jaxpr = _jax.build_jaxpr(self.known, inner.invars, reads, inner.eqns)
+        all_inputs = [True] * len(inner.invars)
+        return _jax.eliminate_dead_code(jaxpr, [True] * len(reads), all_inputs).jaxpr
 
     def returning(self, reads: Sequence[Any]) -> Any:
         """The same jaxpr with what it reads as its last outputs."""
