@@ -1366,12 +1366,25 @@ def before_lowering(primitive: Primitive, change: Callable[[dict], dict]) -> Non
 PALLAS_CALL = "jax._src.pallas.pallas_call"  # private: the primitive has no public name
 PALLAS_MESH_CALL = "jax._src.pallas.mpmd"  # private: nor has that of kernels on many cores
 PALLAS_INTERPRETER = "jax._src.pallas.hlo_interpreter"  # private: its rules have no registration
+PALLAS_FUSION_TYPES = "jax._src.pallas.fuser.fusible_dtype"  # private: nor have its rules
 
 
 def register_jaxprs_of_kernels(interpreter: Any, primitive: Primitive, *params: str) -> None:
     """Say which parameters of a primitive are jaxprs that Pallas's interpreter looks into."""
     rule = interpreter.make_hop_rule(primitive, *params)
     interpreter._eval_jaxpr_hop_rules[primitive] = rule
+
+
+def resolve_fusion_types_like(
+    module: Any, primitive: Primitive, like: Primitive, change: Callable[[dict], dict]
+) -> None:
+    """Let Pallas's fuser replace fusion types in a primitive's jaxprs by its rule for another."""
+    rule = module._physicalize_rules[like]
+
+    def resolve(context: Any, *args: Any, **params: Any) -> list[Any]:
+        return rule(context, *args, **change(params))
+
+    module._physicalize_rules[primitive] = resolve
 
 
 # ---------------------------------------------------------------- JAX's own loops

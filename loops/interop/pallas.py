@@ -7,6 +7,9 @@ The lowerings for accelerators, and the interpreters that simulate one, are clos
 knows JAX's scan and while by name, and none asks a registry that all share. They all get their
 kernel from the equation that calls it, so it is rewritten there, at the last moment. Until then a
 kernel is differentiated and batched by our rules.
+
+Pallas's fuser resolves its fusion types, which only a kernel has, before anything is lowered. Its
+rules make JAX's loops of ours, and find the loops in their bodies by themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from loops import _jax
-from loops.interop.to_lax import rewrite_parameters
+from loops.interop.to_lax import COUNTERPARTS, rewrite_parameters
 from loops.interop.when_imported import when_imported
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
@@ -38,6 +41,12 @@ def _rewrite_for_accelerators(params: dict[str, Any]) -> dict[str, Any]:
     return params if params["interpret"] is True else rewrite_parameters(params)
 
 
+def _register_fusion_types(module: Any) -> None:
+    for ours, theirs in COUNTERPARTS.items():
+        _jax.resolve_fusion_types_like(module, ours, theirs.primitive, theirs.change)
+
+
 when_imported(_jax.PALLAS_INTERPRETER, _register_interpreter)
 when_imported(_jax.PALLAS_CALL, _register_calls)
 when_imported(_jax.PALLAS_MESH_CALL, _register_kernels_on_meshes)
+when_imported(_jax.PALLAS_FUSION_TYPES, _register_fusion_types)

@@ -7,7 +7,8 @@ interpreter of another library, a kernel language, a tool that draws jaxprs) can
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 
@@ -16,6 +17,19 @@ from loops.interop.checkpointed import written_out
 from loops.primitives.checkpointed_loop import checkpointed_loop_p
 from loops.primitives.scan import scan_p
 from loops.primitives.while_loop import while_p
+
+
+class Counterpart(NamedTuple):
+    """JAX's loop primitive for one of ours, and its parameters for those of ours."""
+
+    primitive: Any
+    change: Callable[[dict[str, Any]], dict[str, Any]]
+
+
+COUNTERPARTS = {
+    scan_p: Counterpart(jax.lax.scan_p, lambda params: _jax.lax_scan_params(**params)),
+    while_p: Counterpart(jax.lax.while_p, dict),  # the parameters are the same
+}
 
 
 def to_lax(closed_jaxpr: Any) -> Any:
@@ -62,18 +76,20 @@ def _rewrite(jaxpr: Any) -> Any:
 
 def _rewrite_equation(eqn: Any) -> Any:
     params = rewrite_parameters(eqn.params)
-    if eqn.primitive in (scan_p, _jax.tangent_primitive(scan_p, is_vjp=True)):
-        is_marked = eqn.primitive is not scan_p
-        return eqn.replace(
-            primitive=_jax.tangent_primitive(jax.lax.scan_p, is_vjp=is_marked),
-            params=_jax.lax_scan_params(**params),
-        )
     if eqn.primitive is checkpointed_loop_p:
         written = written_out([v.aval for v in eqn.invars], eqn.params)
         return _jax.staged_call_equation(_rewrite(written), eqn.invars, eqn.outvars, eqn)
-    if eqn.primitive is while_p:  # JAX's has the same parameters
-        return eqn.replace(primitive=jax.lax.while_p, params=params)
+    theirs = _counterpart(eqn.primitive)
+    if theirs is not None:
+        return eqn.replace(primitive=theirs.primitive, params=theirs.change(params))
     return _jax.with_parameters(eqn, params)
+
+
+def _counterpart(primitive: Any) -> Counterpart | None:
+    if primitive is not scan_p and primitive is _jax.tangent_primitive(scan_p, is_vjp=True):
+        scan = COUNTERPARTS[scan_p]
+        return scan._replace(primitive=_jax.tangent_primitive(scan.primitive, is_vjp=True))
+    return COUNTERPARTS.get(primitive)
 
 
 def rewrite_parameters(params: dict[str, Any]) -> dict[str, Any]:

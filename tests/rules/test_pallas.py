@@ -1,5 +1,6 @@
 """Kernels whose bodies loop: interpreted, simulated, batched and lowered, beside JAX's loops."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from loops import _jax
 from tests.helpers.comparison import assert_same
 from tests.helpers.implementations import JAX, OURS, Implementation
 
@@ -194,6 +196,60 @@ def test_lowered_for_a_tpu():
 
     assert "tpu_custom_call" in program(OURS)
     assert program(JAX) == program(OURS)
+
+
+def fusion_dtype():
+    """The module of Pallas's fusion types, and a type that stands for two arrays of floats."""
+    module = importlib.import_module(_jax.PALLAS_FUSION_TYPES)
+
+    class Pair(module.FusionDType):
+        def abstract_pack(self, first, second):
+            return first.update(dtype=self)
+
+        def abstract_unpack(self, x):
+            return [x.update(dtype=jnp.dtype("float32"))] * 2
+
+        def __str__(self):
+            return "pair"
+
+        def has_no_blocks(self, *args, **kwargs):
+            raise NotImplementedError
+
+        pull_block_spec_one_step = has_no_blocks
+        unpack_push_block_spec = unpack_pull_block_spec = has_no_blocks
+
+    return module, Pair()
+
+
+def fused_scan(loops: Implementation, module, pair):
+    """A scan whose body packs two values into one of a fusion type and takes them out again."""
+
+    def step(c, x):
+        a, b = module.unpack(module.pack(c, x, dtype=pair))
+        inner = loops.fori_loop(0, 2, lambda i, v: v + module.unpack(packed(v, b))[1], a)
+        return inner, a * b
+
+    packed = lambda a, b: module.pack(a, b, dtype=pair)
+    return lambda x: loops.scan(step, x[0], x)
+
+
+def fused_while(loops: Implementation, module, pair):
+    """A while_loop that closes over a value of a fusion type."""
+
+    def run(x):
+        both = module.pack(x, 2.0 * x, dtype=pair)
+        grow = lambda c: c + sum(module.unpack(both))
+        return loops.while_loop(lambda c: c[0] < 5.0, grow, x)
+
+    return run
+
+
+@pytest.mark.parametrize("program", [fused_scan, fused_while])
+def test_fusion_types(program):
+    """Values of Pallas's fusion types in bodies are resolved, as in the bodies of JAX's loops."""
+    module, pair = fusion_dtype()
+    resolved = lambda loops: jax.jit(module.physicalize(program(loops, module, pair)))(X)
+    assert_same(resolved(OURS), resolved(JAX))
 
 
 def test_pallas_loaded_first():
