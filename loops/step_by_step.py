@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.tree_util import tree_map
 
 from checks import _check_carry_type
@@ -21,6 +20,7 @@ from checks.tracing import LoopBody
 from loops import _jax
 from loops.body import trace_to_fixpoint
 from loops.cut_off import ask_whether_cut_off
+from loops.weak_types import as_weak_as
 
 NO_STEP: Any = object()
 Written = Callable[[], LoopBody]  # gives the body as the user wrote it
@@ -112,12 +112,4 @@ def _step_result(carry: Any, y: Any) -> tuple[tuple[Any, Any], BodyOut]:
 
 def _as_weak_as(carry: Any, init: Any) -> Any:
     """A carry as each step of a compiled loop gets it, weak where the initial one is weak."""
-    return carry.update([_with_weak_type(x, jax.typeof(like)) for x, like in zip(carry, init)])
-
-
-def _with_weak_type(x: Any, like: Any) -> Any:
-    weak_type = getattr(like, "weak_type", False)
-    if getattr(jax.typeof(x), "weak_type", False) == weak_type:
-        return x
-    # No function of jax.numpy makes a strong type weak; the primitive under astype does.
-    return lax.convert_element_type_p.bind(x, new_dtype=x.dtype, weak_type=weak_type, sharding=None)
+    return carry.update([as_weak_as(x, jax.typeof(like)) for x, like in zip(carry, init)])

@@ -16,13 +16,16 @@ from loops.interop.checkify import call_checks
 from loops.passes.inline_calls import without_calls
 from loops.primitives.checkpointed_loop import checkpointed_loop_p
 from loops.primitives.checkpointed_lowering import run_checkpointed_loop
+from loops.weak_types import as_weak_as
 
 
 def written_out(avals: Sequence[Any], params: dict[str, Any]) -> Any:
     """A checkpointed loop as a jaxpr with plain loops: [*inputs] -> [*outputs]."""
+    out_avals, _ = checkpointed_loop_p.abstract_eval(*avals, **params)
 
     def run(*args: Any) -> list[Any]:
-        return run_checkpointed_loop(*args, **params)
+        outputs = run_checkpointed_loop(*args, **params)
+        return [as_weak_as(x, aval) for x, aval in zip(outputs, out_avals, strict=True)]
 
     names = _jax.without_names(params["forward_jaxpr"])
     return without_calls(_jax.trace_closed(run, list(avals), names))

@@ -19,6 +19,7 @@ from jax import lax
 from loops import _jax
 from loops.primitives.layout import split_while_inputs
 from loops.primitives.while_loop import while_of_functions
+from loops.weak_types import as_weak_as
 
 
 def freeze_finished_lanes(
@@ -47,11 +48,14 @@ def freeze_finished_lanes(
 
 
 def select_lanes(running: Any, new: Any, old: Any) -> Any:
-    """`new` in the lanes that run and `old` in the others; the lanes are the leading axes."""
+    """`new` in the lanes that run and `old` in the others; the lanes are the leading axes.
+
+    The type is that of `new`: the types of a loop's outputs are those that its body returns.
+    """
     if new is old:
         return old
     sharding, axes = jax.typeof(new).sharding, tuple(range(running.ndim))
     out_sharding = None if sharding.mesh.empty else sharding
     with _jax.mesh_of(new):
         mask = lax.broadcast_in_dim(running, new.shape, axes, out_sharding=out_sharding)
-        return lax.select(mask, new, old)
+        return as_weak_as(lax.select(mask, new, old), jax.typeof(new))
