@@ -12,14 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 from jax.core import ShapedArray
 
-from checks.jaxprs import is_literal, open_jaxpr
+from checks.jaxprs import called_jaxpr, is_literal, open_jaxpr
 from checks.tracing import LoopBody, key_paths, trace
 from checks.trial import subtree_at, with_subtree
 
 Side = Literal["end", "front"]
 
 # Operations whose result has in each place what they make of the operands' numbers there.
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     (
         *("abs", "add", "sub", "mul", "div", "neg", "sign", "square", "sqrt", "rsqrt", "pow"),
         *("integer_pow", "exp", "exp2", "expm1", "log", "log1p", "logistic", "erf", "tanh"),
@@ -28,7 +28,6 @@ _ELEMENTWISE = frozenset(
         *("convert_element_type", "reduce_precision", "copy", "copy_p", "stop_gradient"),
     )
 )
-_CALLS = ("jit", "pjit", "closed_call", "remat", "checkpoint", "remat2", "custom_jvp_call")
 _LONGER = 7  # rows more than the carry has, so that its first row is told from its last
 
 
@@ -89,10 +88,11 @@ class _Walk:
     def _outputs(self, eqn: Any, positions: list[int]) -> list[int]:
         """Which outputs of an equation are the array; what mixes rows is noted as such."""
         name, operand = eqn.primitive.name, eqn.invars[positions[0]]
-        if name in _CALLS and (inner := _only_jaxpr(eqn)) is not None:
+        if (called := called_jaxpr(eqn)) is not None:
+            inner = open_jaxpr(called)
             marks = self.through(inner, {inner.invars[i] for i in positions})
             return [i for i, is_reached in enumerate(marks) if is_reached]
-        if name in _ELEMENTWISE and _shape(eqn.outvars[0]) == _shape(operand):
+        if name in ELEMENTWISE and _shape(eqn.outvars[0]) == _shape(operand):
             return [0]
         if name in ("concatenate", "pad"):
             self._add(_side_of(eqn, positions, self.axis))
@@ -104,12 +104,6 @@ class _Walk:
         if side is None or self.side is not None:
             self.reads.add("any")
         self.side = side
-
-
-def _only_jaxpr(eqn: Any) -> Any:
-    found = [open_jaxpr(value) for value in eqn.params.values() if hasattr(value, "eqns")]
-    fits = len(found) == 1 and len(found[0].invars) == len(eqn.invars)
-    return found[0] if fits else None
 
 
 def _shape(variable: Any) -> Any:

@@ -93,6 +93,18 @@ def _jaxprs_that_give_outputs(eqn: Any) -> list[Any]:
     return [value for value in params.values() if hasattr(value, "eqns")][:1]
 
 
+_CALLS = ("jit", "pjit", "closed_call", "remat", "checkpoint", "remat2", "custom_jvp_call")
+
+
+def called_jaxpr(eqn: Any) -> Any:
+    """The jaxpr of an equation that only calls it, with all its operands; None for any other."""
+    if eqn.primitive.name not in _CALLS:
+        return None
+    found = [value for value in eqn.params.values() if hasattr(value, "eqns")]
+    fits = len(found) == 1 and len(open_jaxpr(found[0]).invars) == len(eqn.invars)
+    return found[0] if fits else None
+
+
 def depends_on(scope: Scope, atom: Any, source: Any) -> bool:
     """Whether a value is computed from a variable of the same jaxpr, each equation as a whole."""
     seen, left = set(), [atom]

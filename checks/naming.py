@@ -67,6 +67,8 @@ def explain_fori(error: CarryTypeError, body_fun: Callable[..., Any], slot: int)
       >>> error.__notes__
       ['for fori_loop: loop_carry[1] is the second argument of body `max`']
     """
+    if _came_through(error, body_fun):  # it is the error of a loop inside, which has said its part
+        return
     parameter = parameter_name(body_fun, 1)
     components = [
         f"{mismatch.component} is {_in_words(parameter, mismatch.path[1:])}"
@@ -76,6 +78,16 @@ def explain_fori(error: CarryTypeError, body_fun: Callable[..., Any], slot: int)
     if components:
         body = _describe(body_fun)
         error.add_note("\n".join(f"for fori_loop: {text} of body {body}" for text in components))
+
+
+def _came_through(error: CarryTypeError, fun: Callable[..., Any]) -> bool:
+    """Whether an error was raised while a function ran, and not after it had returned."""
+    code, frame = _code(fun), error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code is code:
+            return True
+        frame = frame.tb_next
+    return False
 
 
 def _in_words(parameter: str, path: tuple[Any, ...]) -> str:
@@ -92,11 +104,17 @@ def function_name(fun: Callable[..., Any]) -> str:
 
 def _describe(fun: Callable[..., Any]) -> str:
     """A function's name, with file and line where it is written in Python."""
-    inner, name = _unwrapped(fun), function_name(fun)
-    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
-    if not isinstance(code, CodeType):
+    code, name = _code(fun), function_name(fun)
+    if code is None:
         return f"`{name}`"
     return f"`{name}` ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+def _code(fun: Callable[..., Any]) -> CodeType | None:
+    """The code of a function that is written in Python, or of what is called as one."""
+    inner = _unwrapped(fun)
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def _unwrapped(fun: Callable[..., Any]) -> Any:

@@ -7,6 +7,7 @@ from jax.core import ShapedArray
 from jax.tree_util import tree_leaves, tree_structure
 
 from checks.class_suggestions import other_class_changes
+from checks.first_step import same_first_step
 from checks.matching import avals_match
 from checks.rewriting import element, operand, with_other_key
 from checks.structure_problem import StructureProblem
@@ -116,12 +117,16 @@ def _larger_init(problem: StructureProblem) -> Iterator[Change]:
     # Zeros in the place of numbers that the author started from would be other numbers.
     code = _extended(problem) if tree_leaves(before) else code
     if code is not None:
-        yield Change((), (InitChange(problem.path, code),))
+        change = InitChange(problem.path, code)
+        if same_first_step(problem.written.body, problem.carry, change, problem.written.names):
+            yield Change((), (change,))
 
 
 def _without_new_keys(problem: StructureProblem) -> Iterator[Change]:
     before, after = problem.before, problem.after
-    if not before.keys() - after.keys():
+    new = after.keys() - before.keys()
+    is_read = any(problem.written.mentions(key) > 1 for key in new)  # the next step wants it
+    if not before.keys() - after.keys() and not is_read:
         kept = f"if k in {problem.parameter}"
         yield from _edited(
             problem, lambda text: f"{{k: v for k, v in {operand(text)}.items() {kept}}}"

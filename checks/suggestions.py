@@ -186,7 +186,8 @@ def _unused_row(problem: LeafProblem, text: str) -> str | None:
     made = "" if problem.provenance is None else problem.provenance.place.text
     if called_name(made) != "split" or not text.isidentifier():
         return None
-    used, num_rows = problem.written.elements_read(text), problem.after.shape[0]
+    num_rows = problem.after.shape[0]
+    used = problem.written.elements_read(text, num_rows)
     unused = [] if used is None else [i for i in range(num_rows) if i not in used]
     return f"{text}[{unused[0]}]" if unused else None
 

@@ -3,97 +3,18 @@
 import ast
 import dataclasses
 import functools
-import inspect
-from collections.abc import Callable, Iterator
-from types import FunctionType
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey
+from jax.tree_util import SequenceKey
 
-from checks.edits import method_called
-from checks.source import Place, span_of, syntax_of
+from checks.bindings import last_binding
+from checks.source import Place, span_of
 from checks.tracing import LoopBody
+from checks.written_function import WrittenFunction, python_function, steps
 
-
-def python_function(fun: Any) -> FunctionType | None:
-    """The function written in Python that a callable ends up calling, if that can be told."""
-    for _ in range(10):
-        if isinstance(fun, functools.partial):
-            fun = fun.func
-        elif inspect.ismethod(fun):
-            fun = fun.__func__
-        elif hasattr(fun, "__wrapped__"):
-            fun = fun.__wrapped__
-        elif isinstance(fun, FunctionType):
-            return fun
-        else:
-            fun = method_called(fun)
-    return None
-
-
-class WrittenFunction:
-    """A function and its syntax tree, which is None where the source cannot be read."""
-
-    def __init__(self, function: FunctionType) -> None:
-        self.function, self.code = function, function.__code__
-        self.node = syntax_of(self.code)
-
-    def place(self, node: ast.expr) -> Place:
-        """Where a node of the syntax tree stands."""
-        span = span_of(node)
-        return Place(self.code.co_filename, span.line, self.code.co_qualname, span, self.code)
-
-    def returns(self) -> list[ast.expr]:
-        """What the function's return statements return."""
-        if isinstance(self.node, ast.Lambda):
-            return [self.node.body]
-        return [] if self.node is None else list(_returns(self.node.body))
-
-    def assigned(self, name: str) -> ast.expr | None:
-        """The expression that a name is bound to, if only one statement binds it."""
-        nodes = [] if self.node is None else list(ast.walk(self.node))
-        bound = [n for n in nodes if isinstance(n, ast.Name) and n.id == name]
-        if sum(isinstance(n.ctx, ast.Store) for n in bound) != 1:
-            return None
-        for node in nodes:
-            match node:
-                case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
-                    return value
-        return None
-
-    def called(self, node: ast.expr) -> "WrittenFunction | None":
-        """The Python function that a call of a plain name calls."""
-        value = self.value_of(node) if isinstance(node, ast.Name) else None
-        function = python_function(value) if callable(value) else None
-        # A class is called like a function, and returns nothing itself.
-        return None if function is None or isinstance(value, type) else WrittenFunction(function)
-
-    def argument(self, node: ast.expr, key: Any) -> ast.expr | None:
-        """The positional argument of a call of a class that becomes the field of a key."""
-        if not (isinstance(node, ast.Call) and isinstance(key, GetAttrKey)):
-            return None
-        made = self.value_of(node.func)
-        fields = getattr(made, "_fields", None) or getattr(made, "__dataclass_fields__", ())
-        names = list(fields) if isinstance(made, type) else []
-        position = names.index(key.name) if key.name in names else len(node.args)
-        starred = any(isinstance(argument, ast.Starred) for argument in node.args)
-        return None if starred or position >= len(node.args) else node.args[position]
-
-    def value_of(self, node: ast.expr) -> Any:
-        """What a name stands for outside of the function, or an attribute of such; else None."""
-        if isinstance(node, ast.Attribute):
-            return getattr(self.value_of(node.value), node.attr, None)
-        if not isinstance(node, ast.Name):
-            return None
-        closure = inspect.getclosurevars(self.function)
-        return {**closure.globals, **closure.nonlocals}.get(node.id)
-
-    def nodes(self) -> Iterator[ast.AST]:
-        """Every node of the function's body; its decorators are not part of it."""
-        body = [] if self.node is None else self.node.body
-        for node in body if isinstance(body, list) else [body]:
-            yield from ast.walk(node)
+_ANY = (SequenceKey(0),)  # into the functions that are called, whatever they return
 
 
 class Returned(NamedTuple):
@@ -143,9 +64,9 @@ class WrittenBody:
         whole = (SequenceKey(0), *path) if self.body.returns_pair else path
         if self.function is None:
             return Returned((), None)
-        steps = list(_steps(self.function, whole))
-        places = [function.place(node) for function, node, _ in steps]
-        exact = [place for place, (_, _, left) in zip(places, steps) if not left]
+        found = list(steps(self.function, whole))
+        places = [function.place(node) for function, node, _ in found]
+        exact = [place for place, (_, _, left) in zip(places, found) if not left]
         known = exact or places
         return Returned(tuple(exact), known[-1] if known else self._first_line())
 
@@ -163,17 +84,24 @@ class WrittenBody:
         code = self.function.code
         return Place(code.co_filename, code.co_firstlineno, code.co_qualname)
 
-    def elements_read(self, name: str) -> set[int] | None:
-        """Which elements of a sequence the body reads, besides returning it; None if unsure."""
-        nodes = [] if self.function is None else list(self.function.nodes())
-        loads = [n for n in nodes if isinstance(n, ast.Name) and n.id == name]
-        loads = [n for n in loads if isinstance(n.ctx, ast.Load)]
-        indices = []
-        for node in nodes:
-            match node:
-                case ast.Subscript(value=ast.Name(id=of), slice=ast.Constant(value=int(index))):
-                    indices += [index] if of == name else []
-        return set(indices) if len(loads) == len(indices) + 1 else None
+    def elements_read(self, name: str, num_elements: int) -> set[int] | None:
+        """Which elements of a sequence the body reads, besides returning it; None if unsure.
+
+        Args:
+          name: what the body calls the sequence where it returns it.
+          num_elements: how many it has.
+        """
+        reads = [] if self.function is None else _reads_after_binding(self.function, name)
+        subscripts = [node for node in reads if isinstance(node, ast.Subscript)]
+        found = [_elements(node, num_elements) for node in subscripts]
+        if len(reads) != len(subscripts) + 1 or None in found:
+            return None
+        return {element for elements in found if elements is not None for element in elements}
+
+    def mentions(self, key: Any) -> int:
+        """How often a key is written out in the body."""
+        nodes = [] if self.function is None else self.function.nodes()
+        return sum(isinstance(node, ast.Constant) and node.value == key for node in nodes)
 
     def writes_key(self, key: str) -> Place | None:
         """The only expression that writes a key: in a display, as a keyword, or by assignment."""
@@ -205,7 +133,7 @@ class WrittenBody:
         """The only expression of a kind in the functions whose values the body returns."""
         if self.function is None:
             return None
-        functions = {f.code: f for f, _, _ in _steps(self.function, _ANY)}
+        functions = {f.code: f for f, _, _ in steps(self.function, _ANY)}
         functions.setdefault(self.function.code, self.function)
         for function in reversed(functions.values()):
             found = [node for node in function.nodes() if is_wanted(node)]
@@ -216,66 +144,30 @@ class WrittenBody:
         return None
 
 
-_Path = tuple[Any, ...]
-_ANY: _Path = (SequenceKey(0),)  # into the functions that are called, whatever they return
+def _reads_after_binding(function: WrittenFunction, name: str) -> list[ast.expr]:
+    """Where a name is read as it is bound in the end: the subscripts, else the name itself."""
+    nodes = list(function.nodes())
+    loads = [n for n in nodes if isinstance(n, ast.Name) and n.id == name]
+    loads = sorted((n for n in loads if isinstance(n.ctx, ast.Load)), key=span_of)
+    if not loads or function.node is None or isinstance(function.node, ast.Lambda):
+        return []
+    binding = last_binding(function.node.body, loads[-1])
+    start = 0 if binding is None else binding.end_lineno or binding.lineno
+    subscripts = {id(n.value): n for n in nodes if isinstance(n, ast.Subscript)}
+    return [subscripts.get(id(load), load) for load in loads if load.lineno > start]
 
 
-def _steps(
-    function: WrittenFunction, path: _Path, depth: int = 8
-) -> Iterator[tuple[WrittenFunction, ast.expr, _Path]]:
-    """The expressions on the way from a function's return to a component of what it returns."""
-    values = function.returns()
-    node: ast.expr | None = values[0] if len(values) == 1 else None
-    while node is not None and depth:
-        depth -= 1
-        yield function, node, path
-        node, path, function = _next(function, node, path)
-
-
-def _next(
-    function: WrittenFunction, node: ast.expr, path: _Path
-) -> tuple[ast.expr | None, _Path, WrittenFunction]:
-    if path and (child := _child(node, path[0]) or function.argument(node, path[0])) is not None:
-        return child, path[1:], function
-    match node:
-        case ast.Name(id=name):
-            return function.assigned(name), path, function
-        case ast.Subscript(value=value, slice=ast.Constant(value=int() | str() as key)):
-            step = SequenceKey(key) if isinstance(key, int) else DictKey(key)
-            return value, (step, *path), function
-        case ast.Call(func=called):
-            inner = function.called(called)
-            values = [] if inner is None else inner.returns()
-            if inner is not None and len(values) == 1:
-                return values[0], path, inner
-    return None, path, function
-
-
-def _returns(statements: list[ast.stmt]) -> Iterator[ast.expr]:
-    for statement in statements:
-        if isinstance(statement, ast.Return) and statement.value is not None:
-            yield statement.value
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        for name in ("body", "orelse", "finalbody", "handlers"):
-            inner = getattr(statement, name, [])
-            for handler in inner:
-                yield from _returns(getattr(handler, "body", []) if name == "handlers" else [])
-            yield from _returns([s for s in inner if isinstance(s, ast.stmt)])
-
-
-def _child(node: ast.expr, key: Any) -> ast.expr | None:
-    match node, key:
-        case ((ast.Tuple(elts=elts) | ast.List(elts=elts)), SequenceKey(idx=index)):
-            starred = any(isinstance(e, ast.Starred) for e in elts)
-            return None if starred or index >= len(elts) else elts[index]
-        case ast.Dict(keys=keys, values=values), DictKey(key=name):
-            pairs = zip(keys, values)
-            found = [v for k, v in pairs if isinstance(k, ast.Constant) and k.value == name]
-            return found[-1] if found else None
-        case ast.Call(keywords=keywords), (GetAttrKey(name=name) | DictKey(key=name)):
-            return next((k.value for k in keywords if k.arg == name), None)
-    return None
+def _elements(node: ast.Subscript, num_elements: int) -> range | None:
+    """Which elements a subscript with constants reads."""
+    rows = range(num_elements)
+    try:
+        if isinstance(node.slice, ast.Slice):
+            bounds = (node.slice.lower, node.slice.upper, node.slice.step)
+            return rows[slice(*(None if b is None else ast.literal_eval(b) for b in bounds))]
+        index = rows[ast.literal_eval(node.slice)]
+    except (IndexError, TypeError, ValueError):
+        return None
+    return range(index, index + 1)
 
 
 def _writes(node: ast.AST, key: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from checks.written import python_function
+from checks.written_function import python_function
 from loops.observers import BodyPass, LoopTraced, observed_by
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"

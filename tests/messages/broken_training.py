@@ -238,7 +238,7 @@ def static_field_that_is_read(s, x):
 @broken(Cell(jnp.zeros(2), None))
 def field_filled_at_the_first_step(s, x):
     """A field that is None at first, and is passed on by position."""
-    c = s.h * x if s.c is None else s.c + x  # <- here
+    c = s.h * x if s.c is None else s.c + s.h * x  # <- here
     return Cell(s.h, c), None
 
 

@@ -184,6 +184,20 @@ def test_the_note_of_fori_speaks_of_the_users_body():
         assert "start state['n'] from `jnp.asarray(init['n'], jnp.float32)`" in notes
 
 
+def test_the_note_of_fori_is_not_for_loops_inside():
+    """The error of a loop in the body is not said to be about the argument of the body around."""
+
+    def inner(c, x):
+        return (c[0], c[1] + jnp.ones(2) * x), None
+
+    def outer(i, total):
+        return loops.scan(inner, (total, total), XS)[0][0]
+
+    for upper in (3, jnp.int32(3)):
+        error = refusal(lambda n=upper: loops.fori_loop(0, n, outer, 0.0))
+        assert not any(note.startswith("for fori_loop") for note in error.__notes__)
+
+
 INIT = {"n": jnp.int32(1)}
 
 
