@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jax.core import AbstractValue, ShapedArray
 from jax.tree_util import keystr, tree_leaves, tree_unflatten
 
@@ -105,8 +106,9 @@ class _Explanation:
 
     def _of_leaf(self, mismatch: CarryMismatch, path: KeyPath) -> "_Found":
         before, after = mismatch.input_type, mismatch.output_type
-        position = self.offset + key_paths(self.carry_in).index(path)
-        trail = follow(self.jaxpr, position, before, self.carry)  # pyrefly: ignore[bad-argument-type]
+        position = key_paths(self.carry_in).index(path)
+        output = self.offset + position
+        trail = follow(self.jaxpr, output, before, self.carry, position)  # pyrefly: ignore[bad-argument-type]
         returned = self.written.returned(path)
         sites = tuple(dict.fromkeys([*trail.sites, *returned.exact]))
         provenance = trail.provenance
@@ -121,9 +123,11 @@ class _Explanation:
             before,
             after,
             provenance,
+            self.jaxpr,
             sites,
             trail.upstream,
             trail.from_carry,
+            trail.from_itself,
             self.written,
             has_siblings=len(self.broken) > 1,
             ends_loop=self._ends_loop(path),
@@ -132,12 +136,19 @@ class _Explanation:
         return _Found(provenance, changes, trail.upstream)
 
     def _ends_loop(self, path: KeyPath) -> bool:
-        """Whether the condition of a while loop reads a leaf."""
+        """Whether the condition of a while loop reads a leaf, as it is and not made a float."""
         if self.body.condition is None:
             return False
         scope = Scope(trace(self.body.condition, self.carry_in).jaxpr)
         (output,) = scope.jaxpr.outvars
-        return depends_on(scope, output, scope.jaxpr.invars[key_paths(self.carry_in).index(path)])
+        leaf = scope.jaxpr.invars[key_paths(self.carry_in).index(path)]
+        is_float = any(
+            jnp.issubdtype(eqn.params["new_dtype"], jnp.inexact)
+            and depends_on(scope, eqn.invars[0], leaf)
+            for eqn in scope.jaxpr.eqns
+            if eqn.primitive.name == "convert_element_type"
+        )
+        return depends_on(scope, output, leaf) and not is_float
 
     # ------------------------------------------------------------ another structure
 

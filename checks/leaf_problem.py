@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 from jax.tree_util import keystr
 
 from checks.edits import Edit
+from checks.later_use import may_change_shape
 from checks.provenance import Provenance, Upstream
 from checks.source import Place
 from checks.trial import Change, InitChange
@@ -24,11 +25,11 @@ class LeafProblem:
     """A leaf with an input type that is not its output type, and what is known about it.
 
     `path` leads to it in the user's carry, `carry` are the types of all of that as it goes in, and
-    `parameter` is what the body calls the leaf. `sites` are
-    the expressions to change, and `upstream` the reductions that the output was computed with.
+    `parameter` is what the body calls the leaf. `jaxpr` is the body's, `sites` are the expressions
+    to change, and `upstream` the reductions that the output was computed with.
     `from_carry` says whether what has the foreign type was computed from the carry, and
-    `has_siblings` whether other leaves are broken as well. `ends_loop` says whether the condition
-    of a while loop reads it.
+    `from_itself` whether from this leaf. `has_siblings` says whether other leaves are broken as
+    well, and `ends_loop` whether the condition of a while loop reads it, and not as a float.
     """
 
     path: tuple[Any, ...]
@@ -37,9 +38,11 @@ class LeafProblem:
     before: ShapedArray
     after: ShapedArray
     provenance: Provenance | None
+    jaxpr: Any
     sites: tuple[Place, ...]
     upstream: tuple[Upstream, ...]
     from_carry: bool
+    from_itself: bool
     written: WrittenBody
     has_siblings: bool
     ends_loop: bool
@@ -61,6 +64,28 @@ def each_site(problem: LeafProblem, rewrites: list[Rewrite]) -> Iterator[Change]
     """Every rewrite of every expression, one at a time."""
     for rewrite in rewrites:
         yield from (rewritten(site, rewrite) for site in problem.sites)
+
+
+def each_early_site(
+    problem: LeafProblem, rewrites: list[Rewrite], *, only_ones: bool
+) -> Iterator[Change]:
+    """The same for rewrites to another shape, where what follows would not notice.
+
+    Args:
+      problem: the leaf.
+      rewrites: the rewrites.
+      only_ones: whether they add or take away axes of one element alone.
+    """
+    for rewrite in rewrites:
+        for site in problem.sites:
+            yield early_change(problem, site, rewrite, only_ones=only_ones)
+
+
+def early_change(problem: LeafProblem, site: Place, rewrite: Rewrite, *, only_ones: bool) -> Change:
+    """A change of the shape of one expression; an empty one where what follows would notice."""
+    change = rewritten(site, rewrite)
+    fits = change.edits and may_change_shape(problem.jaxpr, site, only_ones=only_ones)
+    return change if fits else Change()
 
 
 def rewritten(site: Place, rewrite: Rewrite) -> Change:

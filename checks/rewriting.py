@@ -108,11 +108,49 @@ def with_other_shape(text: str, shape: str) -> str | None:
     if not isinstance(node, ast.Call) or called_name(text) != "reshape" or node.keywords:
         return None
     # `jnp.reshape(a, shape)` is a function of a module, and has the array before the shape.
-    of = ast.unparse(node.func).rpartition(".")[0]
-    is_function = of in ("", "jnp", "np", "jax.numpy", "numpy", "lax", "jax.lax")
+    is_function = _is_of_a_module(node)
     if is_function and len(node.args) != 2:
         return None
     node.args = [*node.args[:1], _expression(shape)] if is_function else [_expression(shape)]
+    return ast.unparse(node)
+
+
+def _is_of_a_module(node: ast.Call) -> bool:
+    """Whether a call is that of a module's function, and not of an array's method."""
+    of = ast.unparse(node.func).rpartition(".")[0]
+    return of in ("", "jnp", "np", "jax.numpy", "numpy", "lax", "jax.lax")
+
+
+def arguments_after_array(text: str) -> int:
+    """How many arguments a call has besides the array.
+
+    Example:
+      >>> arguments_after_array("jnp.round(x)"), arguments_after_array("x.round(2)")
+      (0, 1)
+    """
+    node = parsed(text)
+    if not isinstance(node, ast.Call):
+        return 0
+    return len(node.args) + len(node.keywords) - _is_of_a_module(node)
+
+
+def with_integers(text: str) -> str | None:
+    """Sums, products and the like with `1` for `1.0`; None where there is no whole float.
+
+    Example:
+      >>> with_integers("jnp.mod(n + 1.0, 4.0)"), with_integers("n * 1.5")
+      ('jnp.mod(n + 1, 4)', None)
+    """
+    node = parsed(text)
+    if node is None:
+        return None
+    floats = [
+        n for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, float)
+    ]
+    if not floats or not all(n.value.is_integer() for n in floats):  # pyrefly: ignore
+        return None
+    for constant in floats:
+        constant.value = int(constant.value)  # pyrefly: ignore
     return ast.unparse(node)
 
 
