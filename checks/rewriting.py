@@ -259,6 +259,21 @@ def element(text: str, index: Any) -> str:
     return call_method(text, f"[{index!r}]")
 
 
+def with_rest(text: str, rest: str, kind: type) -> str:
+    """A tuple or list with more elements after its own.
+
+    Example:
+      >>> with_rest("(a + b,)", "c[1:]", tuple), with_rest("f(x)", "c[1:]", list)
+      ('(a + b, *c[1:])', '[*f(x), *c[1:]]')
+    """
+    node = parsed(text)
+    is_display = isinstance(node, ast.Tuple if kind is tuple else ast.List)
+    items = node.elts if is_display and isinstance(node, ast.Tuple | ast.List) else []
+    own = ", ".join(map(ast.unparse, items)) if is_display else f"*{operand(text)}"
+    inner = f"{own}, *{rest}" if own else f"*{rest},"
+    return f"({inner})" if kind is tuple else f"[{inner}]"
+
+
 def two_arguments(text: str) -> tuple[str, str] | None:
     """The two arrays that a call joins: `f(a, b)` or `f([a, b])`, with nothing but an axis besides.
 

@@ -1,15 +1,17 @@
 """Advice for a carry whose pytree structure changes: candidates, the likeliest first."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 from jax.core import ShapedArray
-from jax.tree_util import tree_leaves, tree_structure
+from jax.tree_util import GetAttrKey, tree_leaves, tree_structure
 
 from checks.class_suggestions import other_class_changes
 from checks.first_step import same_first_step
 from checks.matching import avals_match
-from checks.rewriting import element, operand, with_other_key
+from checks.rewriting import element, operand, with_other_key, with_rest
+from checks.structure import named_children
 from checks.structure_problem import StructureProblem
 from checks.structure_problem import edited as _edited
 from checks.trial import Change, InitChange
@@ -21,6 +23,7 @@ def structure_candidates(problem: StructureProblem) -> Iterator[Change]:
     if problem.after is None:
         yield from _edited(problem, lambda _: problem.parameter)
     yield from other_class_changes(problem)
+    yield from _in_its_only_field(problem)
     yield from _wrapped(problem)
     yield from _missing_end(problem)
     if isinstance(problem.before, dict) and isinstance(problem.after, dict):
@@ -48,6 +51,23 @@ def _wrapped(problem: StructureProblem) -> Iterator[Change]:
         yield from _edited(problem, lambda text: f"{stack}({text})")
 
 
+def _in_its_only_field(problem: StructureProblem) -> Iterator[Change]:
+    """What a class with one field holds, put back into the class."""
+    children = [] if isinstance(problem.before, ShapedArray) else named_children(problem.before)
+    if len(children) != 1 or not isinstance(children[0][0], GetAttrKey):
+        return
+    (key, part), after = children[0], problem.after
+    if tree_structure(part) == tree_structure(after) and _alike(part, after):
+        tuples = isinstance(problem.before, tuple)
+        replace = f"{problem.parameter}._replace(" if tuples else _replacing(problem)
+        yield from _edited(problem, lambda text: f"{replace}{key.name}={text})")
+
+
+def _replacing(problem: StructureProblem) -> str:
+    module = problem.written.alias(dataclasses, "dataclasses") or "dataclasses"
+    return f"{module}.replace({problem.parameter}, "
+
+
 def _is_rows_of(rows: Any, array: Any) -> bool:
     """Whether a list or tuple has the rows of an array."""
     if type(rows) not in (list, tuple) or not rows or not isinstance(array, ShapedArray):
@@ -72,9 +92,8 @@ def _missing_end(problem: StructureProblem) -> Iterator[Change]:
     if type(before) is not type(after) or type(before) not in (list, tuple):
         return
     if len(after) < len(before) and _alike(before, after):
-        around = "[*{}, *{}]" if type(before) is list else "(*{}, *{})"
         rest = f"{problem.parameter}[{len(after)}:]"
-        yield from _edited(problem, lambda text: around.format(operand(text), rest))
+        yield from _edited(problem, lambda text: with_rest(text, rest, type(before)))
 
 
 def _dictionaries(problem: StructureProblem) -> Iterator[Change]:
@@ -95,7 +114,8 @@ def _one_of_several(problem: StructureProblem) -> Iterator[Change]:
     before, after = problem.before, problem.after
     if not isinstance(before, ShapedArray):
         return
-    items = dict(enumerate(after)) if type(after) in (list, tuple) else after
+    is_sequence = type(after) is list or isinstance(after, tuple)  # also one with names
+    items = dict(enumerate(after)) if is_sequence else after
     pairs = items.items() if type(items) is dict else ()
     fits = [k for k, item in pairs if _looks_like(before, item)]
     if len(fits) == 1:

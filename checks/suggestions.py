@@ -21,6 +21,7 @@ from checks.placement_suggestions import placement_changes, with_placement
 from checks.rewriting import (
     call_method,
     called_name,
+    has_keyword,
     receiver,
     with_keyword,
     with_other_shape,
@@ -84,7 +85,7 @@ def _shape_rewrites(problem: LeafProblem) -> list[Rewrite]:
         lambda text: receiver(text) if called_name(text) in _SHAPE_ONLY else None,
         lambda text: call_method(text, "[0]") if called_name(text) == "split" else None,
         lambda text: _unused_row(problem, text),
-        lambda text: with_keyword(text, "mode", "'same'") if "convolve" in text else None,
+        lambda text: _as_long_as_before(problem, text),
     ]
     primitive = "" if problem.provenance is None else problem.provenance.primitive
     if primitive == "transpose" and sorted(before) == sorted(after):
@@ -104,6 +105,19 @@ def _unused_row(problem: LeafProblem, text: str) -> str | None:
     used = problem.written.elements_read(text, num_rows)
     unused = [] if used is None else [i for i in range(num_rows) if i not in used]
     return f"{text}[{unused[0]}]" if unused else None
+
+
+def _as_long_as_before(problem: LeafProblem, text: str) -> str | None:
+    """A convolution, or a transform back, of as many elements as there were."""
+    before, after = problem.before.shape, problem.after.shape
+    if called_name(text) == "convolve" and not has_keyword(text, "mode"):
+        return with_keyword(text, "mode", "'same'")
+    # Half a spectrum does not tell an odd length from the even one before it.
+    longer = [n for n, m in zip(before, after) if n != m]
+    is_odd = len(before) == len(after) and len(longer) == 1 and sum(before) == sum(after) + 1
+    if called_name(text) == "irfft" and is_odd and not has_keyword(text, "n"):
+        return with_keyword(text, "n", str(longer[0]))
+    return None
 
 
 # Functions that only lay out anew what they get.

@@ -11,7 +11,7 @@ from typing import Any
 from jax.core import ShapedArray
 from jax.tree_util import SequenceKey
 
-from checks.jaxprs import Scope, depends_on
+from checks.jaxprs import Scope, depends_on, forwards
 from checks.leaf_problem import changed_site
 from checks.matching import avals_match
 from checks.rewriting import swapped
@@ -20,7 +20,10 @@ from checks.written import WrittenBody
 
 
 def carry_and_y(written: WrittenBody, jaxpr: Any, carry: slice, num_out: int) -> Iterator[Change]:
-    """The carry and the y of a scan's body exchanged, where only the y depends on the carry.
+    """The carry and the y of a scan's body exchanged, where the y is what the carry should be.
+
+    That is so if only the y is computed from the carry, or if it alone has as many parts. A y that
+    is the carry as it came says nothing: many a body returns `x, c` for the value before.
 
     Args:
       written: the body's source.
@@ -37,11 +40,12 @@ def carry_and_y(written: WrittenBody, jaxpr: Any, carry: slice, num_out: int) ->
 
 
 def _y_is_the_carry(scope: Scope, carry: slice, num_out: int) -> bool:
-    reads = [
-        any(depends_on(scope, output, source) for source in scope.jaxpr.invars[carry])
-        for output in scope.jaxpr.outvars
-    ]
-    return not any(reads[:num_out]) and any(reads[num_out:])
+    inputs, outputs = scope.jaxpr.invars[carry], scope.jaxpr.outvars
+    reads = [any(depends_on(scope, output, source) for source in inputs) for output in outputs]
+    as_it_came = [any(forwards(scope, output, source) for source in inputs) for output in outputs]
+    is_computed = [read and not same for read, same in zip(reads, as_it_came)]
+    has_all_parts = len(outputs) - num_out == len(inputs) > max(num_out, 1)
+    return any(is_computed[num_out:]) and (has_all_parts or not any(reads[:num_out]))
 
 
 def two_components(
