@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from checks.leaf_problem import (
@@ -119,7 +120,9 @@ def dtype_rewrites(problem: LeafProblem) -> list[Rewrite]:
 
     def with_dtype(text: str) -> str | None:
         loses = is_half and called_name(text) in _ADD_UP
-        return with_keyword(text, "dtype", dtype) if same_kind and not loses else None
+        draws = hasattr(jax.random, called_name(text))  # of another type, other numbers
+        changes = loses or draws or not same_kind
+        return None if changes else with_keyword(text, "dtype", dtype)
 
     return [
         lambda text: None if asked_for(text) else with_dtype(text),

@@ -174,9 +174,8 @@ class _Explanation:
 
     def _swaps(self, path: KeyPath) -> Iterator[Change]:
         """Two things that the body returns in each other's place."""
-        if not path:
-            num_out = len(key_paths(self.carry_out))
-            yield from carry_and_y(self.written, self.jaxpr, self.carry, num_out)
+        if not path and self.body.returns_pair:
+            yield from carry_and_y(self.written, self.body, self.carry_in)
         broken = sorted(self.broken, key=keystr)
         yield from two_components(self.written, broken, self.carry_in, self.carry_out)
 
@@ -186,7 +185,8 @@ class _Explanation:
             return None
         added = [self.written.writes_key(key) for key in after if key not in before]
         removed = [self.written.removes_key(key) for key in before if key not in after]
-        return next((place for place in [*added, *removed] if place is not None), None)
+        found = [*added, *removed, self.written.writes_any_key()]
+        return next((place for place in found if place is not None), None)
 
     def _place_of_class(self, after: Any) -> Place | None:
         return self.written.calls(type(after).__name__)

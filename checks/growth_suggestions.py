@@ -15,10 +15,11 @@ After the last step each buffer holds what the growing array would have held.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from checks.displays import two_arguments
 from checks.growth import growth_of
 from checks.leaf_problem import LeafProblem, changed_site, dtype_code, placed
 from checks.naming import parameter_name
-from checks.rewriting import call_method, operand, two_arguments
+from checks.rewriting import call_method, operand
 from checks.trial import Change, InitChange
 
 

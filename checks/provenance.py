@@ -71,8 +71,8 @@ class Trail(NamedTuple):
 
     `sites` could be changed to mend it: what made the foreign type, what took it over, what is
     returned, and the calls of helpers that these stand in. `upstream` are those of reductions that
-    the roots were computed with. `from_carry` says whether a root was computed from the carry, and
-    `from_itself` whether one that made the type was from the same leaf.
+    the roots were computed with. `from_carry` says whether a root was computed from the carry, or
+    what the leaf meets from the leaf, and `from_itself` whether a root that made the type was.
     """
 
     provenance: Provenance | None
@@ -123,7 +123,10 @@ def follow(
             trail = _trail(
                 aspect, sorted(found, key=lambda r: (r not in own, r.position())), of_carry, last
             )
-            return trail._replace(from_itself=not all(root.is_adapter for root in own))
+            return trail._replace(
+                from_carry=trail.from_carry or _meets_itself(found, aspect, itself),
+                from_itself=not all(root.is_adapter for root in own),
+            )
     return Trail(None, tuple(last))
 
 
@@ -158,6 +161,17 @@ def _trail(aspect: Aspect, found: list[Root], of_carry: list[Root], last: list[P
 def _rank(root: Root, aspect: Aspect) -> tuple[Any, ...]:
     """Which root to name first: one that made the type of something."""
     return root.is_adapter, root.is_constant or _is_random(root, aspect), root.eqn is None
+
+
+def _meets_itself(found: list[Root], aspect: Aspect, itself: list[Any]) -> bool:
+    """Whether what the leaf meets, and takes its type over from, was computed from the leaf."""
+    return any(
+        computed_from(root.meets.scope, [operand], itself)
+        for root in found
+        if root.meets is not None
+        for operand in root.meets.eqn.invars
+        if aspect.is_foreign(operand.aval)
+    )
 
 
 def _makes(root: Root, aspect: Aspect) -> bool:

@@ -8,9 +8,10 @@ from jax.core import ShapedArray
 from jax.tree_util import GetAttrKey, tree_leaves, tree_structure
 
 from checks.class_suggestions import other_class_changes
+from checks.displays import element, with_other_key, with_rest
 from checks.first_step import same_first_step
 from checks.matching import avals_match
-from checks.rewriting import element, operand, with_other_key, with_rest
+from checks.rewriting import operand
 from checks.structure import named_children
 from checks.structure_problem import StructureProblem
 from checks.structure_problem import edited as _edited

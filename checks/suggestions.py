@@ -22,6 +22,7 @@ from checks.rewriting import (
     call_method,
     called_name,
     has_keyword,
+    laid_out,
     receiver,
     with_keyword,
     with_other_shape,
@@ -83,6 +84,7 @@ def _shape_rewrites(problem: LeafProblem) -> list[Rewrite]:
     before, after = problem.before.shape, problem.after.shape
     rewrites: list[Rewrite] = [
         lambda text: receiver(text) if called_name(text) in _SHAPE_ONLY else None,
+        lambda text: laid_out(text) if called_name(text) in ("squeeze", "expand_dims") else None,
         lambda text: call_method(text, "[0]") if called_name(text) == "split" else None,
         lambda text: _unused_row(problem, text),
         lambda text: _as_long_as_before(problem, text),

@@ -1,6 +1,7 @@
-"""Advice where two things are returned in each other's place.
+"""Advice where two things are returned in each other's place, or one in the place of two.
 
 return y, carry                      the pair of a scan's body
+return a, b                          the carry in the place of that pair
 best, count = c; ...                 two components of the carry, which come out with each
 return count + 1, maximum(best, x)   other's types
 """
@@ -9,38 +10,55 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax.core import ShapedArray
-from jax.tree_util import SequenceKey
+from jax.tree_util import SequenceKey, tree_leaves, tree_structure, tree_unflatten
 
+from checks.displays import swapped
 from checks.jaxprs import Scope, depends_on, forwards
 from checks.leaf_problem import changed_site
 from checks.matching import avals_match
-from checks.rewriting import swapped
+from checks.rewriting import operand
+from checks.tracing import LoopBody, key_paths
 from checks.trial import Change, subtree_at
 from checks.written import WrittenBody
 
 
-def carry_and_y(written: WrittenBody, jaxpr: Any, carry: slice, num_out: int) -> Iterator[Change]:
-    """The carry and the y of a scan's body exchanged, where the y is what the carry should be.
+def carry_and_y(written: WrittenBody, body: LoopBody, carry: Any) -> Iterator[Change]:
+    """Changes of the pair of carry and y that a scan's body returns.
 
-    That is so if only the y is computed from the carry, or if it alone has as many parts. A y that
-    is the carry as it came says nothing: many a body returns `x, c` for the value before.
+    The two are exchanged where the y is what the carry should be: if only the y is computed from
+    the carry, or if it alone has as many parts. A y that is the carry as it came says nothing: many
+    a body returns `x, c` for the value before. And the two of them may be the carry, with no y.
 
     Args:
       written: the body's source.
-      jaxpr: the body's jaxpr; its outputs are those of the carry, then those of the y.
-      carry: which of its inputs are the carry.
-      num_out: how many of its outputs are returned for the carry.
+      body: the body.
+      carry: the types of the carry that goes in.
     """
     pair = written.returned_pair()
-    if pair is None or not _y_is_the_carry(Scope(jaxpr), carry, num_out):
+    if pair is None:
         return
-    edit = changed_site(pair, lambda text: swapped(text, 0, 1))
+    traced = body.trace_all(carry)
+    output = tree_unflatten(traced.out_tree, traced.out_avals)
+    if _are_types_of(carry, output):
+        edit = changed_site(pair, lambda text: f"({operand(text)}, None)")
+    elif _y_is_the_carry(body, traced.jaxpr, carry, output[0]):
+        edit = changed_site(pair, lambda text: swapped(text, 0, 1))
+    else:
+        edit = None
     if edit is not None:
         yield Change((edit,), is_the_fault=True)
 
 
-def _y_is_the_carry(scope: Scope, carry: slice, num_out: int) -> bool:
-    inputs, outputs = scope.jaxpr.invars[carry], scope.jaxpr.outvars
+def _are_types_of(before: Any, after: Any) -> bool:
+    """Whether a pytree of types has the structure and the types of another."""
+    same = tree_structure(before) == tree_structure(after)
+    return same and all(map(_fits, tree_leaves(before), tree_leaves(after)))
+
+
+def _y_is_the_carry(body: LoopBody, jaxpr: Any, carry: Any, carry_out: Any) -> bool:
+    scope, start = Scope(jaxpr), len(tree_leaves(body.before))
+    inputs, outputs = scope.jaxpr.invars, scope.jaxpr.outvars
+    inputs, num_out = inputs[start : start + len(key_paths(carry))], len(key_paths(carry_out))
     reads = [any(depends_on(scope, output, source) for source in inputs) for output in outputs]
     as_it_came = [any(forwards(scope, output, source) for source in inputs) for output in outputs]
     is_computed = [read and not same for read, same in zip(reads, as_it_came)]

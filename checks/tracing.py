@@ -89,3 +89,7 @@ class LoopBody:
             return output[0] if self.returns_pair else output
 
         return trace(carry_out, self.before, carry, self.after)
+
+    def trace_all(self, carry: Any) -> TracedFunction:
+        """Trace the body for a carry of types; the y comes out as well."""
+        return trace(self.fun, *self.before, carry, *self.after)

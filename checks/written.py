@@ -107,6 +107,16 @@ class WrittenBody:
         """The only expression that writes a key: in a display, as a keyword, or by assignment."""
         return self._only(lambda node: _writes(node, key))
 
+    def writes_any_key(self) -> Place | None:
+        """The only assignment to a key that is computed."""
+        return self._only(
+            lambda node: (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.ctx, ast.Store)
+                and not isinstance(node.slice, ast.Constant)
+            )
+        )
+
     def removes_key(self, key: str) -> Place | None:
         """The only expression that takes a key out of a dictionary."""
         return self._only(lambda node: _removes(node, key))
