@@ -120,23 +120,21 @@ def follow(
         if found:
             of_carry = [root for root in found if computed_from(root.scope, [root.atom], variables)]
             own = [root for root in of_carry if computed_from(root.scope, [root.atom], itself)]
-            trail = _trail(
-                aspect, sorted(found, key=lambda r: (r not in own, r.position())), of_carry, last
-            )
-            return trail._replace(
-                from_carry=trail.from_carry or _meets_itself(found, aspect, itself),
+            found.sort(key=lambda root: (root not in own, root.position()))
+            return _trail(aspect, found, own, last)._replace(
+                from_carry=bool(of_carry) or _meets_itself(found, aspect, itself),
                 from_itself=not all(root.is_adapter for root in own),
             )
     return Trail(None, tuple(last))
 
 
-def _trail(aspect: Aspect, found: list[Root], of_carry: list[Root], last: list[Place]) -> Trail:
+def _trail(aspect: Aspect, found: list[Root], own: list[Root], last: list[Place]) -> Trail:
     """Choose the line to name: where the foreign type was made, or where it met the carry."""
     origin = min(found, key=lambda root: _rank(root, aspect))
     meeting = _meeting(found)
-    # Data may have any shape: where the carry takes it over is the line, but not for its own parts.
+    # Others may have any shape: the line is where the leaf takes it over, but not from itself.
     joins = meeting is not None and meeting.eqn.primitive.name in ("concatenate", "pad")
-    is_part = aspect.name == "shape" and origin in of_carry and not joins
+    is_part = aspect.name == "shape" and origin in own and not joins
     is_made = is_part or _makes(origin, aspect)
     tellers = [origin.teller(), meeting] if is_made else [meeting, origin.teller()]
     teller = next(t for t in tellers if t is not None and t.places())
@@ -155,7 +153,7 @@ def _trail(aspect: Aspect, found: list[Root], of_carry: list[Root], last: list[P
         returns=returned and shown(returned),
     )
     sites = tuple(dict.fromkeys(place for places in lines for place in places))
-    return Trail(provenance, sites, tuple(_reductions(found)), bool(of_carry))
+    return Trail(provenance, sites, tuple(_reductions(found)))
 
 
 def _rank(root: Root, aspect: Aspect) -> tuple[Any, ...]:

@@ -18,7 +18,8 @@ class Case:
     """A body, what it is run on, and its right advice: the code, or whether there is any.
 
     The body is `(carry, x) -> (carry, y)`, or with `bounds` that of a `fori_loop`, or with `cond`
-    that of a `while_loop`. Its first arguments are `given`.
+    that of a `while_loop`. Its first arguments are `given`. Where a Python loop, in which types may
+    change from step to step, does not compute what is meant, it is not to be run `in_python`.
     """
 
     body: Callable[..., Any]
@@ -29,6 +30,7 @@ class Case:
     bounds: Any
     cond: Callable[[Any], Any] | None
     given: tuple[Any, ...]
+    in_python: bool = True
 
     def filled_in(self, body: Callable[..., Any]) -> Callable[..., Any]:
         """The body with the arguments that are given."""
@@ -48,11 +50,12 @@ def broken(
     bounds: Any = None,
     cond: Callable[[Any], Any] | None = None,
     given: tuple[Any, ...] = (),
+    in_python: bool = True,
 ) -> Callable:
     """Adds a body to the table. `init` and `xs` may be functions, which are called under x64."""
 
     def add(body: Callable) -> Callable:
-        CASES[body.__name__] = Case(body, init, xs, x64, advice, bounds, cond, given)
+        CASES[body.__name__] = Case(body, init, xs, x64, advice, bounds, cond, given, in_python)
         return body
 
     return add

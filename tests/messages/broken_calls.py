@@ -259,7 +259,7 @@ def walk_with_an_index(i, c):
     return jnp.append(c, c[-1] + 1)  # <- here
 
 
-@broken((jnp.int32(10), jnp.float32(0)), cond=lambda s: s[0] > 0, advice="n // 2")
+@broken((jnp.int32(10), jnp.float32(0)), cond=lambda s: s[0] > 0, advice="n // 2", in_python=False)
 def halved_until_nothing_is_left(s):
     """The condition counts on an integer: a float would be halved much longer."""
     n, x = s
@@ -280,7 +280,7 @@ def error_of_each_component(s):
     return new, jnp.abs(new - x)
 
 
-@broken((0, jnp.bool_(False)), cond=lambda s: ~s[1])
+@broken((0, jnp.bool_(False)), cond=lambda s: ~s[1], in_python=False)
 def flag_from_a_where(s):
     """`where` with 1 and 0 for a flag that the condition negates."""
     i, _ = s

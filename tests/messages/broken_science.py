@@ -122,9 +122,9 @@ def mean_velocity(s, dt):
 @broken({"pos": jnp.zeros((4, 3)), "vel": jnp.zeros((4, 3))}, jnp.ones(3), advice=False)
 def forces_that_are_not_summed(s, dt):
     """The forces between each two particles are not added up."""
-    distance = s["pos"][:, None] - s["pos"][None]  # <- here
+    distance = s["pos"][:, None] - s["pos"][None]
     force = -distance / (1 + (distance**2).sum(-1, keepdims=True))
-    return {"pos": s["pos"], "vel": s["vel"] + dt * force}, None
+    return {"pos": s["pos"], "vel": s["vel"] + dt * force}, None  # <- here
 
 
 @broken({"pos": jnp.zeros((4, 3)), "energy": jnp.float32(0)}, jnp.ones(3), advice=False)

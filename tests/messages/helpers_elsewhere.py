@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def layer_norm(x):
@@ -15,3 +16,15 @@ def layer_norm(x):
 def score(logits):
     """A score for each row."""
     return logits.sum(axis=-1)  # <- here (score_in_another_file)
+
+
+def global_norm(tree):
+    """The norm of all leaves together, in float32."""
+    leaves = jax.tree.leaves(tree)
+    wide = [leaf.astype(jnp.float32) for leaf in leaves]  # <- here (clipped_by_another_file)
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in wide))
+
+
+def scaled(q):
+    """Divide by the square root of the width, as NumPy has it."""
+    return q / np.sqrt(q.shape[-1])  # <- here (scaled_in_another_file)

@@ -1,11 +1,14 @@
 """The notes on broken bodies name the right line, and the advice, pasted, makes the body pass."""
 
+import inspect
 import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import checks
@@ -15,8 +18,13 @@ from checks.trial import with_subtree
 from tests.messages import (
     broken_calls,
     broken_dtypes,
+    broken_first_steps,
+    broken_habits,
+    broken_later_use,
+    broken_models,
     broken_science,
     broken_shapes,
+    broken_solvers,
     broken_structures,
     broken_training,
     helpers_elsewhere,
@@ -25,7 +33,8 @@ from tests.messages.broken import CASES, Case
 
 TABLES = (
     *(broken_dtypes, broken_shapes, broken_structures),
-    *(broken_training, broken_science, broken_calls),
+    *(broken_training, broken_models, broken_science, broken_solvers),
+    *(broken_calls, broken_habits, broken_first_steps, broken_later_use),
 )
 
 
@@ -88,7 +97,7 @@ def marked_place(case) -> tuple[Path, int]:
         for number, text in enumerate(lines, 1):
             if named in text:
                 return Path(module.__file__), number
-    first = case.body.__code__.co_firstlineno
+    first = inspect.unwrap(case.body).__code__.co_firstlineno
     file = Path(table_of(case).__file__)
     lines = enumerate(file.read_text().splitlines(), 1)
     return file, next(n for n, text in lines if n >= first and text.endswith("# <- here"))
@@ -149,4 +158,38 @@ def test_the_advice_makes_the_body_pass(case):
         assert case.advice in {suggestion.code for _, suggestion in suggestions}
     if suggestions:
         body, init = pasted(case, suggestions)
-        run(case.filled_in(body), init, value(case.xs))
+        got = run(case.filled_in(body), init, value(case.xs))
+        if case.in_python:
+            assert_same_numbers(in_python(case), got)
+
+
+def in_python(case: Case) -> Any:
+    """What a Python loop makes of a body as it is, in which types change from step to step.
+
+    None where the body refuses in some step what it made in the one before.
+    """
+    body, xs = case.filled_in(case.body), value(case.xs)
+    carry = jax.tree.map(lambda leaf: leaf, value(case.init))  # a body may write into it
+    try:
+        if case.cond is not None:
+            while case.cond(carry):
+                carry = body(carry)
+        elif case.bounds is not None:
+            for i in range(*map(int, value(case.bounds))):
+                carry = body(jnp.int32(i), carry)
+        else:
+            for i in range(len(jax.tree.leaves(xs)[0])):
+                carry, _ = body(carry, jax.tree.map(lambda leaf, i=i: leaf[i], xs))
+    except Exception:  # noqa: BLE001  JAX, NumPy and Python refuse in their own ways
+        return None
+    return carry
+
+
+def assert_same_numbers(want: Any, got: Any) -> None:
+    """Compare two pytrees that have as many numbers, whatever their dtypes and axes of one."""
+    pairs = list(zip(jax.tree.leaves(want), jax.tree.leaves(got)))
+    sizes = [[np.size(leaf) for leaf in jax.tree.leaves(tree)] for tree in (want, got)]
+    for old, new in pairs if sizes[0] == sizes[1] else ():
+        if not jnp.issubdtype(jnp.result_type(new), jax.dtypes.prng_key):
+            numbers = [np.ravel(leaf).astype(complex) for leaf in (old, new)]
+            np.testing.assert_allclose(*numbers, rtol=2e-2, atol=1e-2)
