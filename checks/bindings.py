@@ -36,11 +36,11 @@ def value_read(function: Function, name: ast.Name) -> ast.expr | None:
 def last_binding(statements: Sequence[ast.stmt], name: ast.Name) -> ast.stmt | None:
     """The last statement before a name is read that may bind it; None for a parameter."""
     for block, position in reversed(list(_blocks_around(statements, name))):
-        for statement in reversed(block[:position]):
+        before, around = block[:position], block[position]
+        in_loop = [around] if isinstance(around, ast.For | ast.While) else []  # its turn before
+        for statement in reversed([*before, *in_loop]):
             if _may_bind(statement, name.id):
                 return statement
-        if isinstance(block[position], ast.For | ast.While) and _may_bind(block[position], name.id):
-            return block[position]
     return None
 
 
