@@ -61,7 +61,8 @@ def dtype_changes(problem: LeafProblem) -> Iterator[Change]:
     # What is a flag or an index is cast where it is returned: it may be used as one before.
     sites = problem.sites if kind_of(before) == kind_of(after) else problem.sites[::-1]
     yield from each_site(replace(problem, sites=sites), dtype_rewrites(problem))
-    yield start
+    if kind_of(before) == kind_of(after):  # else it would cut the initial value
+        yield start
 
 
 def _changes_that_lose_nothing(problem: LeafProblem, start: Change) -> Iterator[Change]:

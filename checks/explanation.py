@@ -23,7 +23,7 @@ from checks.provenance import Provenance, Upstream, follow
 from checks.source import Place, shown
 from checks.structure_suggestions import StructureProblem, structure_candidates
 from checks.suggestions import candidates
-from checks.swap_suggestions import carry_and_y, two_components
+from checks.swap_suggestions import carry_and_y, carry_in_a_tuple, two_components
 from checks.tracing import LoopBody, key_paths, trace
 from checks.trial import Budget, Change, OutOfTime, Trial, subtree_at
 from checks.written import WrittenBody
@@ -176,6 +176,7 @@ class _Explanation:
         """Two things that the body returns in each other's place."""
         if not path and self.body.returns_pair:
             yield from carry_and_y(self.written, self.body, self.carry_in)
+        yield from carry_in_a_tuple(self.written, self.carry_in, self.carry_out)
         broken = sorted(self.broken, key=keystr)
         yield from two_components(self.written, broken, self.carry_in, self.carry_out)
 

@@ -168,7 +168,8 @@ def _both_changes(problem: LeafProblem) -> Iterator[Change]:
     if not is_numeric(problem):
         yield from _key_changes(problem)
         return
-    if _starts_too_small(problem):
+    cuts = kind_of(problem.before.dtype) > kind_of(problem.after.dtype)
+    if _starts_too_small(problem) and not cuts:
         yield init_of_type(problem, problem.after.dtype, problem.after.shape)
     shapes = [_keep_axes, _drop_axes, *_shape_rewrites(problem)]
     only_ones = _differ_in_ones(problem)

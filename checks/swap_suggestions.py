@@ -2,6 +2,7 @@
 
 return y, carry                      the pair of a scan's body
 return a, b                          the carry in the place of that pair
+return (a, b), None                  that pair in the place of the carry, in another loop
 best, count = c; ...                 two components of the carry, which come out with each
 return count + 1, maximum(best, x)   other's types
 """
@@ -12,7 +13,7 @@ from typing import Any
 from jax.core import ShapedArray
 from jax.tree_util import SequenceKey, tree_leaves, tree_structure, tree_unflatten
 
-from checks.displays import swapped
+from checks.displays import element, swapped
 from checks.jaxprs import Scope, depends_on, forwards
 from checks.leaf_problem import changed_site
 from checks.matching import avals_match
@@ -64,6 +65,24 @@ def _y_is_the_carry(body: LoopBody, jaxpr: Any, carry: Any, carry_out: Any) -> b
     is_computed = [read and not same for read, same in zip(reads, as_it_came)]
     has_all_parts = len(outputs) - num_out == len(inputs) > max(num_out, 1)
     return any(is_computed[num_out:]) and (has_all_parts or not any(reads[:num_out]))
+
+
+def carry_in_a_tuple(written: WrittenBody, before: Any, after: Any) -> Iterator[Change]:
+    """The carry taken out of a tuple in which it is returned, beside what nobody carries.
+
+    Args:
+      written: the body's source.
+      before: the carry of types that goes in.
+      after: the one that comes out.
+    """
+    items = after if type(after) in (tuple, list) else ()
+    fits = [i for i, item in enumerate(items) if _are_types_of(before, item)]
+    if len(fits) != 1 or isinstance(before, ShapedArray):
+        return
+    for place in written.returned(()).exact:
+        edit = changed_site(place, lambda text: element(text, fits[0]))
+        if edit is not None:
+            yield Change((edit,))
 
 
 def two_components(

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from jax.tree_util import tree_flatten, tree_unflatten
+from jax.tree_util import tree_flatten, tree_leaves, tree_unflatten
 
 from checks.condition import check_predicate
 from checks.edits import Edit, with_edits
 from checks.errors import CarryMismatch, CarryTypeError
+from checks.jaxprs import Scope, depends_on, forwards
 from checks.passes import BodyOut, CarryPasses
 from checks.structure import named_children
 from checks.tracing import LoopBody, trace
@@ -128,7 +129,8 @@ def settled_mismatches(
     """Trace a function like a loop's body until its carry settles; what does not, is returned.
 
     Raises:
-      Exception: the function, or the loop's condition, does not run on these types.
+      Exception: the function, or the loop's condition, does not run on these types, or the
+        function changes nothing that the condition reads.
     """
     avals, tree = tree_flatten(carry)
     passes = CarryPasses("body", fun, tree, avals)
@@ -142,8 +144,21 @@ def settled_mismatches(
             if body.condition is not None:
                 predicate = trace(body.condition, passes.carry())
                 check_predicate("cond_fun", predicate.out_tree, predicate.out_avals)
+                _check_that_it_may_end(predicate.jaxpr, traced.jaxpr, len(tree_leaves(body.before)))
             return ()
         passes.convert(changes)
+
+
+def _check_that_it_may_end(condition: Any, jaxpr: Any, num_before: int) -> None:
+    """Raise ValueError if a body hands on as it came whatever its loop's condition reads."""
+    predicate, body = Scope(condition), Scope(jaxpr)
+    (output,) = predicate.jaxpr.outvars
+    leaves = zip(predicate.jaxpr.invars, body.jaxpr.outvars, body.jaxpr.invars[num_before:])
+    is_read = [
+        (atom, source) for leaf, atom, source in leaves if depends_on(predicate, output, leaf)
+    ]
+    if is_read and all(forwards(body, atom, source) for atom, source in is_read):
+        raise ValueError("the condition would never change")
 
 
 def _one_inside_other(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:

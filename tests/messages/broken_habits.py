@@ -204,3 +204,42 @@ def time_from_the_index(i, c):
     """The index times a step."""
     t = i * 0.1  # <- here
     return c + t
+
+
+@broken((jnp.int32(0), jnp.zeros(3)), cond=lambda s: s[0] < 5, advice="(i + 1, v + 1)")
+def pair_from_a_while_loop(s):
+    """The pair that a scan's body would return."""
+    i, v = s
+    return (i + 1, v + 1), None  # <- here
+
+
+@broken((jnp.zeros(3), jnp.float32(0)), bounds=(0, 5), advice="(v + i, t + 1)")
+def pair_from_a_counted_loop(i, s):
+    """The same in a counted loop."""
+    v, t = s
+    return (v + i, t + 1), None  # <- here
+
+
+@broken((jnp.zeros(2), jnp.zeros(3)), advice="(h + x, c * x)")
+def carry_beside_a_number(s, x):
+    """The carry as a part of what is returned for it."""
+    h, c = s
+    return ((h + x, c * x), h.sum()), None  # <- here
+
+
+@broken({"x": jnp.float32(1), "it": jnp.int32(0)}, cond=lambda s: s["it"] < 3, advice=False)
+def counter_that_is_lost(s):
+    """Kept as it came, the counter would never reach its end."""
+    return {"x": s["x"] / 2}  # <- here
+
+
+@broken((jnp.float32(1), jnp.int32(0)), cond=lambda s: s[0] > 0.1, advice="(s[0] / 2, *s[1:])")
+def part_that_no_condition_reads(s):
+    """What the condition does not read may be kept as it came."""
+    return (s[0] / 2,)  # <- here
+
+
+@broken(jnp.float32(0.5), jnp.ones((4, 3), jnp.int32), advice=False)
+def integers_for_a_fraction(c, x):
+    """The initial value is not made an integer."""
+    return jnp.maximum(x, 1), None  # <- here

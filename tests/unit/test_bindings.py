@@ -11,7 +11,10 @@ def read(source: str) -> str | None:
     """What the name that a function returns is bound to there."""
     function = ast.parse(source).body[0]
     (returned,) = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
-    value = value_read(function, returned.value)
+    name = returned.value
+    assert isinstance(function, ast.FunctionDef)
+    assert isinstance(name, ast.Name)
+    value = value_read(function, name)
     return None if value is None else ast.unparse(value)
 
 
