@@ -123,7 +123,7 @@ def _with_code(fun: Any, old: CodeType, new: CodeType, depth: int) -> Any:
 
 def method_called(fun: Any) -> MethodType | None:
     """The method, written in Python, that calling an object calls."""
-    call = type(fun).__dict__.get("__call__")
+    call = getattr(type(fun), "__call__", None)  # noqa: B004  of the class, or one it inherits from
     return MethodType(call, fun) if isinstance(call, FunctionType) else None
 
 

@@ -20,6 +20,7 @@ from checks.leaf_problem import LeafProblem
 from checks.naming import parameter_name
 from checks.passes import BodyOut
 from checks.provenance import Provenance, Upstream, follow
+from checks.rewriting import one_line
 from checks.source import Place, shown
 from checks.structure_suggestions import StructureProblem, structure_candidates
 from checks.suggestions import candidates
@@ -233,7 +234,7 @@ class _Explanation:
             return Suggestion(start + then, change.init[0].code)
         (edit,) = change.edits
         place = Place(edit.file, edit.span.line, edit.code.co_qualname, edit.span)
-        old, new = _one_line(edit.old), _one_line(edit.new)
+        old, new = one_line(edit.old), one_line(edit.new)
         text = f"at {place} write `{new}` for `{old}`"
         init_code = change.init[0].code if change.init else ""
         text += f", and {start}" if start else ""
@@ -287,11 +288,7 @@ def _blaming_what_helps(
 
 
 def _described(place: Place) -> str:
-    return f"{place}: `{_one_line(place.text)}`" if place.text else str(place)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return f"{place}: `{one_line(place.text)}`" if place.text else str(place)
 
 
 def _leaves_before(tree: Any, slot: KeyPath) -> int:

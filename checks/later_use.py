@@ -12,6 +12,7 @@ was made, but only if what follows treats each element by itself:
 Where more follows, it is the result that has to be given its shape.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from jax.core import ShapedArray
@@ -63,10 +64,11 @@ class _Walk:
         if called[0] is not None:
             marks = [self._through_call(jaxpr, eqn, reached) for jaxpr in called]
             return [i for i in everything if any(mark[i] for mark in marks)]
-        if not changing or self._stops(eqn, changing):
+        holds_place = any(self.place in places(inner) for inner in _equations_inside(eqn))
+        if not holds_place and (not changing or self._stops(eqn, changing)):
             return []
-        if not self._is_elementwise(eqn, changing):
-            self.may_change = False
+        if holds_place or not self._is_elementwise(eqn, changing):
+            self.may_change = False  # in a loop inside it is a part of that loop's carry, perhaps
         return everything
 
     def _through_call(self, jaxpr: Any, eqn: Any, reached: set[Any]) -> list[bool]:
@@ -94,6 +96,15 @@ class _Walk:
         # In another layout the elements of a second array would meet other ones.
         others = [v for v in eqn.invars if is_literal(v) or v not in changing]
         return self.only_ones or all(_num_large(_shape(v) or ()) == 0 for v in others)
+
+
+def _equations_inside(eqn: Any) -> Iterator[Any]:
+    """All equations of the jaxprs that an equation holds, as a loop does."""
+    for value in eqn.params.values():
+        for jaxpr in value if isinstance(value, list | tuple) else [value]:
+            for inner in getattr(jaxpr, "eqns", ()):
+                yield inner
+                yield from _equations_inside(inner)
 
 
 def _live(jaxpr: Any) -> set[Any]:

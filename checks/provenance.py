@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jax.core import AbstractValue
 
 from checks.jaxprs import Scope, computed_from, equation_text, is_literal
+from checks.rewriting import one_line
 from checks.roots import Aspect, Reader, Root, Walk, differing
 from checks.source import Place, shown
 
@@ -61,7 +62,7 @@ class Provenance:
         return self.place.function
 
     def __str__(self) -> str:
-        text = f" `{' '.join(self.place.text.split())}`" if self.place.text else ""
+        text = f" `{one_line(self.place.text)}`" if self.place.text else ""
         equation = f" ({self.equation})" if self.equation else ""
         return f"{self.place}, in {self.function}:{text}{equation}"
 

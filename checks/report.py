@@ -8,6 +8,7 @@ from typing import Any
 from jax.core import AbstractValue
 
 from checks.provenance import Provenance
+from checks.rewriting import one_line
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Promotion:
     by: Provenance | None = None
 
     def __str__(self) -> str:
-        by = f" by {self.by.place}: `{' '.join(self.by.place.text.split())}`" if self.by else ""
+        by = f" by {self.by.place}: `{one_line(self.by.place.text)}`" if self.by else ""
         return f"from {described(self.before)}{by}"
 
 

@@ -6,9 +6,22 @@ import ast
 def parsed(text: str) -> ast.expr | None:
     """The syntax tree of an expression that may run over several lines; None if it is none."""
     try:
-        return ast.parse(f"({text})", mode="eval").body
+        return ast.parse(f"({text}\n)", mode="eval").body
     except (SyntaxError, ValueError):
         return None
+
+
+def one_line(text: str) -> str:
+    r"""An expression on one line, without comments.
+
+    Example:
+      >>> one_line("a  # the first\n+ b"), one_line("f(a,\n  b)")
+      ('a + b', 'f(a, b)')
+    """
+    node = parsed(text) if "#" in text or "\\" in text else None
+    if "\n" not in text or node is None:
+        return " ".join(text.split()) if "\n" in text else text
+    return ast.unparse(node)
 
 
 _BINDS_TIGHTLY = (
@@ -69,7 +82,7 @@ def with_keyword(text: str, name: str, value: str) -> str | None:
         if keyword.arg == name:
             keyword.value = _expression(value)
             return ast.unparse(node)
-    before = text[:-1].rstrip()
+    before = (ast.unparse(node) if "#" in text else text)[:-1].rstrip()
     if before.endswith(","):
         return f"{before} {name}={value})"
     has_arguments = node.args or node.keywords

@@ -54,6 +54,10 @@ class Layer:
         return c.sum(axis=0), x
 
 
+class Block(Layer):
+    """A layer that inherits how it is called."""
+
+
 def with_option(option, c, x):
     """A body with an argument to be filled in."""
     return c.sum(axis=0) + option, x
@@ -75,6 +79,7 @@ def wrapped(fun):
         widened,
         Layer().step,
         Layer(),
+        Block(),
         functools.partial(with_option, 1),
         jax.jit(widened),
         jax.checkpoint(widened),
@@ -82,13 +87,43 @@ def wrapped(fun):
         lambda c, x: (c.sum(axis=0), x),
         lambda c, x: widened(c, x),  # noqa: PLW0108  a call is what this one is about
     ],
-    ids=["function", "method", "object", "partial", "jit", "checkpoint", "wraps", "lambda", "call"],
+    ids=[
+        "function",
+        "method",
+        "object",
+        "inherits",
+        "partial",
+        "jit",
+        "checkpoint",
+        "wraps",
+        "lambda",
+        "call",
+    ],
 )
 def test_any_callable_gets_advice(body):
     """The line is found, and the advice tried, in whatever kind of callable the body is."""
     assert "c.sum(axis=0, keepdims=True)" == code(
         lambda: loops.scan(body, jnp.ones((1, 2)), length=2)
     )
+
+
+def test_an_expression_over_several_lines_is_shown_on_one():
+    """A comment in it must not take in what comes after it."""
+
+    def body(c, x):
+        y = (
+            c * 0.5  # the one half
+            + x  # and the other
+        )
+        return y, None
+
+    (mismatch,) = refusal(
+        lambda: loops.scan(body, jnp.ones(3, jnp.bfloat16), jnp.ones((4, 3)))
+    ).mismatches
+    assert "write `(c * 0.5 + x).astype(jnp.bfloat16)` for `c * 0.5 + x`" in str(
+        mismatch.suggestion
+    )
+    assert "`c * 0.5 + x`" in str(mismatch.provenance)
 
 
 def test_a_body_without_source_gets_the_equation_at_most():
