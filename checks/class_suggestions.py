@@ -11,6 +11,7 @@ from typing import Any
 from jax.core import ShapedArray
 from jax.tree_util import DictKey, GetAttrKey, tree_leaves, tree_structure, tree_unflatten
 
+from checks.displays import as_arguments
 from checks.rewriting import operand
 from checks.structure import named_children
 from checks.structure_problem import StructureProblem, edited
@@ -86,6 +87,10 @@ def _conversion(before: Any, after: Any, parameter: str) -> str:
 
 
 def _by_order(problem: StructureProblem) -> Iterator[Change]:
+    if hasattr(problem.before, "_fields") and isinstance(problem.after, list | tuple):
+        kind = type(problem.before)
+        name = problem.written.alias(kind, kind.__name__) or f"type({problem.parameter})"
+        yield from edited(problem, lambda text: f"{name}({as_arguments(text)})")
     tree = f"{problem.written.jax}.tree"
     same = f"{tree}.structure({problem.parameter})"
     yield from edited(problem, lambda text: f"{tree}.unflatten({same}, {tree}.leaves({text}))")

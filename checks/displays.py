@@ -70,6 +70,18 @@ def with_rest(text: str, rest: str, kind: type) -> str:
     return f"({inner})" if kind is tuple else f"[{inner}]"
 
 
+def as_arguments(text: str) -> str:
+    """The elements of a sequence, as arguments of a call.
+
+    Example:
+      >>> as_arguments("(a + b, *c)"), as_arguments("f(x)"), as_arguments("a or b")
+      ('a + b, *c', '*f(x)', '*(a or b)')
+    """
+    node = parsed(text)
+    is_display = isinstance(node, ast.Tuple | ast.List)
+    return ", ".join(map(ast.unparse, node.elts)) if is_display else f"*{operand(text)}"
+
+
 def two_arguments(text: str) -> tuple[str, str] | None:
     """The two arrays that a call joins: `f(a, b)` or `f([a, b])`, with nothing but an axis besides.
 

@@ -89,7 +89,8 @@ def _row_written(problem: LeafProblem, grown: _Axis, text: str, row: str) -> str
     if joined is None or grown.axis or grown.by != 1 or body.first_index is None:
         return None
     index, (carry, new) = parameter_name(body.fun, 0), joined
-    if not index or carry.replace('"', "'") != problem.parameter:
+    is_carry = carry.isidentifier() or carry.replace('"', "'") == problem.parameter
+    if not index or not is_carry:  # a name is what the carry's part has been unpacked to
         return None
     offset = grown.start - body.first_index
     where = index if offset == 0 else f"{index} {'+' if offset > 0 else '-'} {abs(offset)}"

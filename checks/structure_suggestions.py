@@ -10,6 +10,7 @@ from jax.tree_util import GetAttrKey, tree_leaves, tree_structure
 from checks.class_suggestions import other_class_changes
 from checks.displays import element, with_other_key, with_rest
 from checks.first_step import same_first_step
+from checks.list_suggestions import growing_list_changes
 from checks.matching import avals_match
 from checks.rewriting import operand
 from checks.structure import named_children
@@ -30,6 +31,7 @@ def structure_candidates(problem: StructureProblem) -> Iterator[Change]:
     if isinstance(problem.before, dict) and isinstance(problem.after, dict):
         yield from _dictionaries(problem)
     yield from _one_of_several(problem)
+    yield from growing_list_changes(problem)
     yield from _larger_init(problem)
     if isinstance(problem.before, dict) and isinstance(problem.after, dict):
         yield from _without_new_keys(problem)

@@ -122,7 +122,10 @@ def loss_of_each_example(state, x):
     return (jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), total + each), None  # <- here
 
 
-@broken((PARAMS, [jnp.float32(0)]), ROWS, advice=False)
+LAST_ROW = "jnp.roll(losses, -1, 0).at[-1].set(loss(params, x))"
+
+
+@broken((PARAMS, [jnp.float32(0)]), ROWS, advice=LAST_ROW)
 def list_of_losses(state, x):
     """A list that is longer at each step, under the name it had."""
     params, losses = state

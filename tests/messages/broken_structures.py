@@ -82,7 +82,7 @@ def optimizer_changes_class(c, x):
     return Adam(c.m * x, c.count + 1), None  # <- here
 
 
-@broken(Momentum(jnp.zeros(2), jnp.int32(0)))
+@broken(Momentum(jnp.zeros(2), jnp.int32(0)), advice="Momentum(m * x, count + 1)")
 def namedtuple_to_tuple(c, x):
     """A named tuple comes back as a plain one."""
     m, count = c
@@ -159,9 +159,9 @@ def popped(c, x):
     return c, x
 
 
-@broken([jnp.zeros(())], advice=False)
+@broken([jnp.zeros(())], advice="jnp.roll(c, -1, 0).at[-1].set(x)")
 def list_that_grows(c, x):
-    """A list that is appended to at each step has no type that stays."""
+    """A list that is added to at each step."""
     return [*c, x], None  # <- here
 
 

@@ -1,5 +1,6 @@
 """What errors say beyond their text: whatever the body is made of, and wherever it runs."""
 
+import collections
 import functools
 import pickle
 from typing import Any
@@ -240,6 +241,16 @@ def test_a_y_that_is_the_carry_as_it_came():
         return x.astype(jnp.int32), c
 
     assert "x.astype(jnp.float32)" == code(lambda: loops.scan(body, jnp.float32(1), XS))
+
+
+def test_a_class_that_has_no_name_in_the_file():
+    """A plain tuple is made the named one that went in, whatever that is called."""
+    state = collections.namedtuple("state", "m n")(jnp.ones(3), jnp.int32(0))
+
+    def body(s, x):
+        return (2 * s.m, s.n + 1), x
+
+    assert "type(s)(2 * s.m, s.n + 1)" == code(lambda: loops.scan(body, state, XS))
 
 
 def test_the_note_of_fori_speaks_of_the_users_body():

@@ -42,6 +42,16 @@ MIX_ROWS = [
     "jnp.pad(c, (1, 1))",
     "jnp.sort(jnp.append(c, x))",
 ]
+# The same of a list or tuple `c`.
+ONLY_LENGTHEN = ["c + [x]", "[*c, x * 2]", "c + (x,)", "(*c, 2 * x)"]
+DO_MORE = [
+    "[x, *c]",
+    "c + [x, x]",
+    "c + [x * len(c)]",
+    "c + [c[-1] * x]",
+    "[c[0] + x, *c[1:], x]",
+    "c + [x] if len(c) < 3 else c + [2 * x]",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +98,46 @@ def test_no_buffer_where_rows_are_mixed(expression):
     assert advice(expression, jnp.arange(1.0, 4.0)) is None
 
 
+@pytest.mark.parametrize("expression", ONLY_LENGTHEN)
+@pytest.mark.parametrize("length", [0, 2])
+def test_rows_hold_the_elements_of_a_list(length, expression):
+    """The last row is written and the others move, from an empty list or from one that is not."""
+    kind = list if "[" in expression else tuple
+    init = kind(jnp.arange(1.0, length + 1))
+    suggestion = advice(expression, init)
+    start = eval(suggestion.init_code, {**NAMES, "init": init})  # noqa: S307
+    mended = expression.replace(suggestion.replaces, suggestion.code)
+    run = lambda c, x: (eval(mended, {**NAMES, "c": c, "x": x}), None)  # noqa: S307
+
+    np.testing.assert_allclose(grown(expression, init), loops.scan(run, start, XS)[0])
+
+
+@pytest.mark.parametrize("expression", DO_MORE)
+def test_no_rows_where_a_list_is_read(expression):
+    """Its elements and its length are others in an array that is long enough from the start."""
+    assert advice(expression, list(jnp.arange(1.0, 3.0))) is None
+
+
+def test_elements_at_the_index():
+    """In a counted loop the row is written where the index says, also in place of `append`."""
+
+    def body(i, state):
+        position, path = state["position"], state["path"]
+        path.append(position)
+        return {"position": 2 * position, "path": path}
+
+    for first in (0, 2):
+        init = {"position": jnp.float32(1), "path": [jnp.float32(7)]}
+        with pytest.raises(checks.CarryStructureError) as caught:
+            loops.fori_loop(first, first + 3, body, init)
+        suggestion: Any = caught.value.mismatches[0].suggestion
+        where = {0: "i + 1", 2: "i - 1"}[first]
+        assert suggestion.code == f"path = path.at[{where}].set(position)"
+        assert suggestion.replaces == "path.append(position)"
+        path = eval(suggestion.init_code, {**NAMES, "init": init})  # noqa: S307
+        np.testing.assert_allclose(path, [7, 0, 0, 0])
+
+
 def test_no_buffer_where_the_ys_hold_the_carry():
     """The ys of each step would have another shape."""
     with pytest.raises(checks.CarryTypeError) as caught:
@@ -107,3 +157,15 @@ def test_rows_at_the_index():
         assert ".at[i" in suggestion.code
         want = [1, 1, *(2.0 * np.arange(int(bounds[0]), int(bounds[1])))]
         np.testing.assert_allclose(want, loops.fori_loop(*bounds, mended, init))
+
+
+def test_rows_of_an_unpacked_part():
+    """The array may have a name of its own in the body."""
+
+    def body(i, state):
+        x, rows = state
+        return 2 * x, jnp.append(rows, x)
+
+    with pytest.raises(checks.CarryTypeError) as caught:
+        loops.fori_loop(0, 3, body, (jnp.float32(1), jnp.zeros(1)))
+    assert caught.value.mismatches[0].suggestion.code == "rows.at[i + 1].set(x)"

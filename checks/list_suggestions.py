@@ -1,0 +1,126 @@
+"""Advice for a list or tuple that is longer after each step: an array with a row for each element.
+
+    rows = rows + [x]      becomes     rows = rows.at[i].set(x)
+    rows.append(x)         becomes     rows = rows.at[i].set(x)
+
+where the body gets the index of its loop. Any other loop writes the last row and moves the others:
+
+    rows = rows + [x]      becomes     rows = jnp.roll(rows, -1, 0).at[-1].set(x)
+
+After the last step the rows are the elements that the list would have had. This is advice only
+where the body does nothing with the list but make it longer.
+"""
+
+import ast
+from collections.abc import Iterator
+from itertools import count
+
+from jax.core import ShapedArray
+from jax.tree_util import tree_leaves, tree_unflatten
+
+from checks.edits import Edit
+from checks.equal_values import ValueNumbers
+from checks.leaf_problem import dtype_code
+from checks.naming import parameter_name
+from checks.rewriting import operand, parsed
+from checks.source import Place
+from checks.structure_problem import StructureProblem
+from checks.tracing import key_paths
+from checks.trial import Change, InitChange, subtree_at, with_subtree
+
+
+def growing_list_changes(problem: StructureProblem) -> Iterator[Change]:
+    """Changes that make an array of a list that gets an element at each step."""
+    row, steps = _new_row(problem), problem.written.body.steps
+    if row is None or not isinstance(steps, int) or steps < 1 or not _only_grows(problem):
+        return
+    buffer = InitChange(problem.path, _buffer(problem, row, steps))
+    for site in [*problem.sites, problem.written.appends()]:
+        new = None if site is None else _row_written(problem, site)
+        if new is not None and site.span is not None and site.code is not None:
+            yield Change((Edit(site.file, site.span, site.code, new),), (buffer,))
+
+
+def _new_row(problem: StructureProblem) -> ShapedArray | None:
+    """The type of the new last element, if all of them are arrays of one type."""
+    before, after = problem.before, problem.after
+    if type(before) is not type(after) or type(before) not in (list, tuple):
+        return None
+    is_longer = len(after) == len(before) + 1
+    if not is_longer or not all(isinstance(item, ShapedArray) for item in after):
+        return None
+    types = {(item.shape, str(item.dtype)) for item in after}
+    return after[-1] if len(types) == 1 and hasattr(after[-1].dtype, "itemsize") else None
+
+
+def _buffer(problem: StructureProblem, row: ShapedArray, steps: int) -> str:
+    """The initial list as the rows of an array, at its end where rows are moved."""
+    alias, start = problem.written.jnp, len(problem.before)
+    shape = (start + steps, *row.shape)
+    code = f"{alias or 'jnp'}.zeros({shape!r}, {dtype_code(row.dtype, alias)})"
+    if start:
+        where = f":{start}" if problem.written.body.first_index is not None else f"-{start}:"
+        code += f".at[{where}].set({alias or 'jnp'}.stack({problem.init}))"
+    return code
+
+
+def _row_written(problem: StructureProblem, site: Place) -> str | None:
+    """An expression that makes the list longer, as one that writes a row."""
+    match parsed(site.text):
+        case ast.Call(func=ast.Attribute(value=rows, attr="append"), args=[new], keywords=[]):
+            target = f"{ast.unparse(rows)} = "
+        case (
+            ast.BinOp(left=rows, op=ast.Add(), right=ast.List(elts=[new]) | ast.Tuple(elts=[new]))
+            | ast.List(elts=[ast.Starred(value=rows), new])
+            | ast.Tuple(elts=[ast.Starred(value=rows), new])
+        ):
+            target = ""
+        case _:
+            return None
+    if isinstance(new, ast.Starred):
+        return None
+    return target + _written(problem, operand(ast.unparse(rows)), ast.unparse(new))
+
+
+def _written(problem: StructureProblem, rows: str, new: str) -> str:
+    body = problem.written.body
+    index = "" if body.first_index is None else parameter_name(body.fun, 0)
+    if not index or body.first_index is None:
+        return f"{problem.written.jnp or 'jnp'}.roll({rows}, -1, 0).at[-1].set({new})"
+    offset = len(problem.before) - body.first_index
+    where = index if offset == 0 else f"{index} {'+' if offset > 0 else '-'} {abs(offset)}"
+    return f"{rows}.at[{where}].set({new})"
+
+
+def _only_grows(problem: StructureProblem) -> bool:
+    """Whether all else that the body returns is the same, however long the list is.
+
+    It is traced with one element more, and each element gets another number.
+    """
+    try:
+        numbers = ValueNumbers()
+        shorter, longer = (_others(problem, numbers, extra) for extra in (0, 1))
+    except Exception:  # noqa: BLE001  the user's body may fail in any way
+        return False
+    return shorter is not None and shorter == longer
+
+
+def _others(problem: StructureProblem, numbers: ValueNumbers, extra: int) -> list[int] | None:
+    """Numbers of the new element and of what is returned beside the list; None for another list."""
+    rows = type(problem.before)([*problem.before, *problem.after[len(problem.after) - extra :]])
+    carry = with_subtree(problem.carry, problem.path, rows)
+    body = problem.written.body
+    traced = body.trace_all(carry)
+    is_element = [path[: len(problem.path)] == problem.path for path in key_paths(carry)]
+    around = [[False] * len(tree_leaves(types)) for types in (body.before, body.after)]
+    is_element = [*around[0], *is_element, *around[1]]
+    # Numbers of inputs are negative, so that none is that of a computed value.
+    elements, others = count(-1 - extra, -3), count(-3, -3)
+    inputs = [next(elements if mark else others) for mark in is_element]
+    outputs = tree_unflatten(traced.out_tree, numbers.of_outputs(traced.jaxpr, inputs))
+    carry_out = outputs[0] if body.returns_pair else outputs
+    *kept, new = subtree_at(carry_out, problem.path)
+    if kept != [number for number, mark in zip(inputs, is_element) if mark]:
+        return None
+    beside = with_subtree(carry_out, problem.path, ())
+    return [new, *tree_leaves(beside), *tree_leaves(outputs[1] if body.returns_pair else ())]
