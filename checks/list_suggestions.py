@@ -18,12 +18,11 @@ from itertools import count
 from jax.core import ShapedArray
 from jax.tree_util import tree_leaves, tree_unflatten
 
-from checks.edits import Edit
+from checks.dtype_suggestions import kind_of
 from checks.equal_values import ValueNumbers
-from checks.leaf_problem import dtype_code
+from checks.leaf_problem import changed_site, dtype_code
 from checks.naming import parameter_name
 from checks.rewriting import operand, parsed
-from checks.source import Place
 from checks.structure_problem import StructureProblem
 from checks.tracing import key_paths
 from checks.trial import Change, InitChange, subtree_at, with_subtree
@@ -35,10 +34,11 @@ def growing_list_changes(problem: StructureProblem) -> Iterator[Change]:
     if row is None or not isinstance(steps, int) or steps < 1 or not _only_grows(problem):
         return
     buffer = InitChange(problem.path, _buffer(problem, row, steps))
-    for site in [*problem.sites, problem.written.appends()]:
-        new = None if site is None else _row_written(problem, site)
-        if new is not None and site.span is not None and site.code is not None:
-            yield Change((Edit(site.file, site.span, site.code, new),), (buffer,))
+    appends = problem.written.appends()
+    for site in [*problem.sites, *([] if appends is None else [appends])]:
+        edit = changed_site(site, lambda text: _row_written(problem, text))
+        if edit is not None:
+            yield Change((edit,), (buffer,))
 
 
 def _new_row(problem: StructureProblem) -> ShapedArray | None:
@@ -50,7 +50,7 @@ def _new_row(problem: StructureProblem) -> ShapedArray | None:
     if not is_longer or not all(isinstance(item, ShapedArray) for item in after):
         return None
     types = {(item.shape, str(item.dtype)) for item in after}
-    return after[-1] if len(types) == 1 and hasattr(after[-1].dtype, "itemsize") else None
+    return after[-1] if len(types) == 1 and kind_of(after[-1].dtype) >= 0 else None
 
 
 def _buffer(problem: StructureProblem, row: ShapedArray, steps: int) -> str:
@@ -59,14 +59,14 @@ def _buffer(problem: StructureProblem, row: ShapedArray, steps: int) -> str:
     shape = (start + steps, *row.shape)
     code = f"{alias or 'jnp'}.zeros({shape!r}, {dtype_code(row.dtype, alias)})"
     if start:
-        where = f":{start}" if problem.written.body.first_index is not None else f"-{start}:"
+        where = f":{start}" if _offset(problem) is not None else f"-{start}:"
         code += f".at[{where}].set({alias or 'jnp'}.stack({problem.init}))"
     return code
 
 
-def _row_written(problem: StructureProblem, site: Place) -> str | None:
+def _row_written(problem: StructureProblem, text: str) -> str | None:
     """An expression that makes the list longer, as one that writes a row."""
-    match parsed(site.text):
+    match parsed(text):
         case ast.Call(func=ast.Attribute(value=rows, attr="append"), args=[new], keywords=[]):
             target = f"{ast.unparse(rows)} = "
         case (
@@ -83,13 +83,21 @@ def _row_written(problem: StructureProblem, site: Place) -> str | None:
 
 
 def _written(problem: StructureProblem, rows: str, new: str) -> str:
-    body = problem.written.body
-    index = "" if body.first_index is None else parameter_name(body.fun, 0)
-    if not index or body.first_index is None:
+    offset = _offset(problem)
+    if offset is None:
         return f"{problem.written.jnp or 'jnp'}.roll({rows}, -1, 0).at[-1].set({new})"
-    offset = len(problem.before) - body.first_index
-    where = index if offset == 0 else f"{index} {'+' if offset > 0 else '-'} {abs(offset)}"
+    sign = "+" if offset > 0 else "-"
+    index = parameter_name(problem.written.body.fun, 0)
+    where = f"{index} {sign} {abs(offset)}" if offset else index
     return f"{rows}.at[{where}].set({new})"
+
+
+def _offset(problem: StructureProblem) -> int | None:
+    """How far after the loop's index the new row is; None if there is no index with a name."""
+    body = problem.written.body
+    if body.first_index is None or not parameter_name(body.fun, 0):
+        return None
+    return len(problem.before) - body.first_index
 
 
 def _only_grows(problem: StructureProblem) -> bool:

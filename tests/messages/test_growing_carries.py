@@ -118,6 +118,14 @@ def test_no_rows_where_a_list_is_read(expression):
     assert advice(expression, list(jnp.arange(1.0, 3.0))) is None
 
 
+def test_no_array_of_keys():
+    """There are no zeros of a key's type."""
+    key = jax.random.key(0)
+    with pytest.raises(checks.CarryStructureError) as caught:
+        loops.scan(lambda c, x: ([*c, key], x), [key], XS)
+    assert caught.value.mismatches[0].suggestion is None
+
+
 def test_elements_at_the_index():
     """In a counted loop the row is written where the index says, also in place of `append`."""
 
@@ -168,4 +176,5 @@ def test_rows_of_an_unpacked_part():
 
     with pytest.raises(checks.CarryTypeError) as caught:
         loops.fori_loop(0, 3, body, (jnp.float32(1), jnp.zeros(1)))
-    assert caught.value.mismatches[0].suggestion.code == "rows.at[i + 1].set(x)"
+    suggestion: Any = caught.value.mismatches[0].suggestion
+    assert suggestion.code == "rows.at[i + 1].set(x)"
