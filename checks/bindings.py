@@ -24,8 +24,6 @@ def value_read(function: Function, name: ast.Name) -> ast.expr | None:
         binding = last_binding(function.body, name)
         if isinstance(binding, ast.Assign) and (value := _value(binding, name.id)) is not None:
             return value
-        if binding is not None and not _has_blocks(binding):
-            return None
     bindings = [node for node in ast.walk(function) if _is_bound(node, name.id)]
     if len(bindings) != 1:
         return None
@@ -63,10 +61,6 @@ def _blocks(statement: ast.AST) -> Iterator[Sequence[ast.stmt]]:
             for inner in value:
                 if isinstance(inner, ast.ExceptHandler | ast.match_case):
                     yield inner.body
-
-
-def _has_blocks(statement: ast.stmt) -> bool:
-    return any(True for _ in _blocks(statement))
 
 
 def _may_bind(statement: ast.stmt, name: str) -> bool:

@@ -116,8 +116,7 @@ def _other_static_fields(problem: StructureProblem) -> Iterator[Change]:
     if _reads_other_fields(problem, types):  # the first step would compute something else
         return
     fields = ", ".join(f"{name}={value!r}" for name, value in values.items())
-    module = problem.written.alias(dataclasses, "dataclasses") or "dataclasses"
-    code = f"{module}.replace({problem.init}, {fields})"
+    code = f"{problem.written.dataclasses}.replace({problem.init}, {fields})"
     yield Change((), (InitChange(problem.path, code),))
 
 

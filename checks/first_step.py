@@ -23,17 +23,12 @@ def same_first_step(body: LoopBody, carry: Any, change: InitChange, names: dict[
       names: what names stand for in that code.
     """
 
-    def as_written(before: Any, carry: Any, after: Any) -> Any:
-        return body.fun(*before, carry, *after)
-
     def changed(before: Any, carry: Any, after: Any) -> Any:
         part = eval(change.code, {**names, "init": carry})  # noqa: S307  our own
-        return as_written(before, with_subtree(carry, change.path, part), after)
+        return body.fun(*before, with_subtree(carry, change.path, part), *after)
 
     try:
-        first, second = (
-            trace(fun, body.before, carry, body.after) for fun in (as_written, changed)
-        )
+        first, second = body.trace_all(carry), trace(changed, body.before, carry, body.after)
     except Exception:  # noqa: BLE001  the user's body may fail in any way
         return False
     numbers = ValueNumbers()

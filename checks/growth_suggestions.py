@@ -20,6 +20,7 @@ from checks.growth import growth_of
 from checks.leaf_problem import LeafProblem, changed_site, dtype_code, placed
 from checks.naming import parameter_name
 from checks.rewriting import call_method, operand
+from checks.tracing import LoopBody
 from checks.trial import Change, InitChange
 
 
@@ -85,14 +86,26 @@ def _in_place(problem: LeafProblem, grown: _Axis, buffer: InitChange) -> Iterato
 
 def _row_written(problem: LeafProblem, grown: _Axis, text: str, row: str) -> str | None:
     """The call that joins the carry and a row, as a write of the row where the index says."""
-    body, joined = problem.written.body, two_arguments(text)
-    if joined is None or grown.axis or grown.by != 1 or body.first_index is None:
+    joined, where = two_arguments(text), row_at_index(problem.written.body, grown.start)
+    if joined is None or where is None or grown.axis or grown.by != 1:
         return None
-    index, (carry, new) = parameter_name(body.fun, 0), joined
-    is_carry = carry.isidentifier() or carry.replace('"', "'") == problem.parameter
-    if not index or not is_carry:  # a name is what the carry's part has been unpacked to
+    carry, new = joined
+    # A name is what the carry's part has been unpacked to.
+    if not carry.isidentifier() and carry.replace('"', "'") != problem.parameter:
         return None
-    offset = grown.start - body.first_index
-    where = index if offset == 0 else f"{index} {'+' if offset > 0 else '-'} {abs(offset)}"
     value = operand(new) + row if row else new
     return f"{carry}.at[{where}].set({value})"
+
+
+def row_at_index(body: LoopBody, start: int) -> str | None:
+    """Which row a step adds to an array that starts with some, as code; None without an index.
+
+    Example:
+      >>> row_at_index(LoopBody(lambda i, c: c, first_index=2), 5)
+      'i + 3'
+    """
+    index = "" if body.first_index is None else parameter_name(body.fun, 0)
+    if not index or body.first_index is None:
+        return None
+    offset = start - body.first_index
+    return f"{index} {'+' if offset > 0 else '-'} {abs(offset)}" if offset else index

@@ -18,27 +18,39 @@ from itertools import count
 from jax.core import ShapedArray
 from jax.tree_util import tree_leaves, tree_unflatten
 
-from checks.dtype_suggestions import kind_of
 from checks.equal_values import ValueNumbers
-from checks.leaf_problem import changed_site, dtype_code
-from checks.naming import parameter_name
+from checks.growth_suggestions import row_at_index
+from checks.leaf_problem import changed_site
 from checks.rewriting import operand, parsed
 from checks.structure_problem import StructureProblem
 from checks.tracing import key_paths
 from checks.trial import Change, InitChange, subtree_at, with_subtree
+from checks.zeros_code import types_code
 
 
 def growing_list_changes(problem: StructureProblem) -> Iterator[Change]:
     """Changes that make an array of a list that gets an element at each step."""
-    row, steps = _new_row(problem), problem.written.body.steps
-    if row is None or not isinstance(steps, int) or steps < 1 or not _only_grows(problem):
+    buffer = _buffer(problem)
+    if buffer is None or not _only_grows(problem):
         return
-    buffer = InitChange(problem.path, _buffer(problem, row, steps))
     appends = problem.written.appends()
     for site in [*problem.sites, *([] if appends is None else [appends])]:
         edit = changed_site(site, lambda text: _row_written(problem, text))
         if edit is not None:
-            yield Change((edit,), (buffer,))
+            yield Change((edit,), (InitChange(problem.path, buffer),))
+
+
+def _buffer(problem: StructureProblem) -> str | None:
+    """Code of an array with the initial list as its rows, at its end where rows are moved."""
+    row, steps = _new_row(problem), problem.written.body.steps
+    if row is None or not isinstance(steps, int) or steps < 1:
+        return None
+    start = len(problem.before)
+    zeros = types_code(ShapedArray((start + steps, *row.shape), row.dtype), problem.written)
+    if not start or zeros is None:  # None for typed keys
+        return zeros
+    where = f"-{start}:" if _index(problem) is None else f":{start}"
+    return f"{zeros}.at[{where}].set({problem.written.jnp or 'jnp'}.stack({problem.init}))"
 
 
 def _new_row(problem: StructureProblem) -> ShapedArray | None:
@@ -46,22 +58,13 @@ def _new_row(problem: StructureProblem) -> ShapedArray | None:
     before, after = problem.before, problem.after
     if type(before) is not type(after) or type(before) not in (list, tuple):
         return None
-    is_longer = len(after) == len(before) + 1
-    if not is_longer or not all(isinstance(item, ShapedArray) for item in after):
+    if len(after) != len(before) + 1 or not all(isinstance(item, ShapedArray) for item in after):
         return None
-    types = {(item.shape, str(item.dtype)) for item in after}
-    return after[-1] if len(types) == 1 and kind_of(after[-1].dtype) >= 0 else None
+    return after[-1] if len({(item.shape, item.dtype) for item in after}) == 1 else None
 
 
-def _buffer(problem: StructureProblem, row: ShapedArray, steps: int) -> str:
-    """The initial list as the rows of an array, at its end where rows are moved."""
-    alias, start = problem.written.jnp, len(problem.before)
-    shape = (start + steps, *row.shape)
-    code = f"{alias or 'jnp'}.zeros({shape!r}, {dtype_code(row.dtype, alias)})"
-    if start:
-        where = f":{start}" if _offset(problem) is not None else f"-{start}:"
-        code += f".at[{where}].set({alias or 'jnp'}.stack({problem.init}))"
-    return code
+def _index(problem: StructureProblem) -> str | None:
+    return row_at_index(problem.written.body, len(problem.before))
 
 
 def _row_written(problem: StructureProblem, text: str) -> str | None:
@@ -83,21 +86,10 @@ def _row_written(problem: StructureProblem, text: str) -> str | None:
 
 
 def _written(problem: StructureProblem, rows: str, new: str) -> str:
-    offset = _offset(problem)
-    if offset is None:
-        return f"{problem.written.jnp or 'jnp'}.roll({rows}, -1, 0).at[-1].set({new})"
-    sign = "+" if offset > 0 else "-"
-    index = parameter_name(problem.written.body.fun, 0)
-    where = f"{index} {sign} {abs(offset)}" if offset else index
-    return f"{rows}.at[{where}].set({new})"
-
-
-def _offset(problem: StructureProblem) -> int | None:
-    """How far after the loop's index the new row is; None if there is no index with a name."""
-    body = problem.written.body
-    if body.first_index is None or not parameter_name(body.fun, 0):
-        return None
-    return len(problem.before) - body.first_index
+    where = _index(problem)
+    if where is not None:
+        return f"{rows}.at[{where}].set({new})"
+    return f"{problem.written.jnp or 'jnp'}.roll({rows}, -1, 0).at[-1].set({new})"
 
 
 def _only_grows(problem: StructureProblem) -> bool:

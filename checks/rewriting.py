@@ -33,9 +33,7 @@ _BINDS_TIGHTLY = (
 def operand(text: str) -> str:
     """An expression, in parentheses if a method cannot be called on it as it stands."""
     node = parsed(text)
-    if node is None or isinstance(node, _BINDS_TIGHTLY) or text.startswith("("):
-        return text if node is None or isinstance(node, _BINDS_TIGHTLY) else f"({text})"
-    return f"({text})"
+    return text if node is None or isinstance(node, _BINDS_TIGHTLY) else f"({text})"
 
 
 def call_method(text: str, call: str) -> str:
@@ -156,13 +154,12 @@ def with_integers(text: str) -> str | None:
     node = parsed(text)
     if node is None:
         return None
-    floats = [
-        n for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, float)
-    ]
-    if not floats or not all(n.value.is_integer() for n in floats):  # pyrefly: ignore
+    constants = [n for n in ast.walk(node) if isinstance(n, ast.Constant)]
+    floats = [(n, n.value) for n in constants if isinstance(n.value, float)]
+    if not floats or any(value % 1 for _, value in floats):
         return None
-    for constant in floats:
-        constant.value = int(constant.value)  # pyrefly: ignore
+    for constant, value in floats:
+        constant.value = int(value)
     return ast.unparse(node)
 
 

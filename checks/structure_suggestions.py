@@ -1,6 +1,5 @@
 """Advice for a carry whose pytree structure changes: candidates, the likeliest first."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,14 +60,10 @@ def _in_its_only_field(problem: StructureProblem) -> Iterator[Change]:
         return
     (key, part), after = children[0], problem.after
     if tree_structure(part) == tree_structure(after) and _alike(part, after):
-        tuples = isinstance(problem.before, tuple)
-        replace = f"{problem.parameter}._replace(" if tuples else _replacing(problem)
+        replace = f"{problem.written.dataclasses}.replace({problem.parameter}, "
+        if isinstance(problem.before, tuple):
+            replace = f"{problem.parameter}._replace("
         yield from _edited(problem, lambda text: f"{replace}{key.name}={text})")
-
-
-def _replacing(problem: StructureProblem) -> str:
-    module = problem.written.alias(dataclasses, "dataclasses") or "dataclasses"
-    return f"{module}.replace({problem.parameter}, "
 
 
 def _is_rows_of(rows: Any, array: Any) -> bool:

@@ -42,6 +42,11 @@ class WrittenBody:
         """The name of jax in the body's file, or that which it should have."""
         return self.alias(jax, "jax") or "jax"
 
+    @functools.cached_property
+    def dataclasses(self) -> str:
+        """The name of dataclasses in the body's file, or that which it should have."""
+        return self.alias(dataclasses, "dataclasses") or "dataclasses"
+
     @property
     def names(self) -> dict[str, Any]:
         """What names stand for where advice is pasted: those of the file, and what it imports."""

@@ -129,7 +129,7 @@ LAST_ROW = "jnp.roll(losses, -1, 0).at[-1].set(loss(params, x))"
 def list_of_losses(state, x):
     """A list that is longer at each step, under the name it had."""
     params, losses = state
-    losses = losses + [loss(params, x)]  # noqa: RUF005  # <- here
+    losses = losses + [loss(params, x)]  # noqa: RUF005  as users write it  # <- here
     return (params, losses), None
 
 

@@ -49,6 +49,8 @@ DO_MORE = [
     "c + [x, x]",
     "c + [x * len(c)]",
     "c + [c[-1] * x]",
+    "c + [c[0] * x]",
+    "c[::-1] + [x]",
     "[c[0] + x, *c[1:], x]",
     "c + [x] if len(c) < 3 else c + [2 * x]",
 ]
@@ -64,7 +66,7 @@ def _standard_promotion():
 def grown(expression: str, init: Any) -> Any:
     """What a Python loop makes of the growing array."""
     for x in XS:
-        init = eval(expression, {**NAMES, "c": init, "x": x})  # noqa: S307
+        init = eval(expression, {**NAMES, "c": init, "x": x})  # noqa: S307  our own
     return init
 
 
@@ -73,7 +75,7 @@ def advice(expression: str, init: Any, count: list = []) -> Any:  # noqa: B006
     count.append(expression)
     file, source = f"<growing {len(count)}>", f"lambda c, x: ({expression}, x)"
     linecache.cache[file] = len(source), None, [source], file
-    body = eval(compile(source, file, "eval"), dict(NAMES))  # noqa: S307
+    body = eval(compile(source, file, "eval"), dict(NAMES))  # noqa: S307  our own
     with pytest.raises(checks.CarryTypeError) as caught:
         loops.scan(body, init, XS)
     return caught.value.mismatches[0].suggestion
@@ -85,9 +87,9 @@ def test_a_buffer_holds_the_grown_array(expression, rows):
     """Wherever rows are added and whichever row is read besides."""
     init = jnp.arange(1.0, rows + 1)
     suggestion = advice(expression, init)
-    start = eval(suggestion.init_code, {**NAMES, "init": init})  # noqa: S307
+    start = eval(suggestion.init_code, {**NAMES, "init": init})  # noqa: S307  our own
     mended = expression.replace(suggestion.replaces, suggestion.code)
-    run = lambda c, x: (eval(mended, {**NAMES, "c": c, "x": x}), None)  # noqa: S307
+    run = lambda c, x: (eval(mended, {**NAMES, "c": c, "x": x}), None)  # noqa: S307  our own
 
     np.testing.assert_allclose(grown(expression, init), loops.scan(run, start, XS)[0])
 
@@ -105,9 +107,9 @@ def test_rows_hold_the_elements_of_a_list(length, expression):
     kind = list if "[" in expression else tuple
     init = kind(jnp.arange(1.0, length + 1))
     suggestion = advice(expression, init)
-    start = eval(suggestion.init_code, {**NAMES, "init": init})  # noqa: S307
+    start = eval(suggestion.init_code, {**NAMES, "init": init})  # noqa: S307  our own
     mended = expression.replace(suggestion.replaces, suggestion.code)
-    run = lambda c, x: (eval(mended, {**NAMES, "c": c, "x": x}), None)  # noqa: S307
+    run = lambda c, x: (eval(mended, {**NAMES, "c": c, "x": x}), None)  # noqa: S307  our own
 
     np.testing.assert_allclose(grown(expression, init), loops.scan(run, start, XS)[0])
 
@@ -142,7 +144,7 @@ def test_elements_at_the_index():
         where = {0: "i + 1", 2: "i - 1"}[first]
         assert suggestion.code == f"path = path.at[{where}].set(position)"
         assert suggestion.replaces == "path.append(position)"
-        path = eval(suggestion.init_code, {**NAMES, "init": init})  # noqa: S307
+        path = eval(suggestion.init_code, {**NAMES, "init": init})  # noqa: S307  our own
         np.testing.assert_allclose(path, [7, 0, 0, 0])
 
 
@@ -159,8 +161,8 @@ def test_rows_at_the_index():
         with pytest.raises(checks.CarryTypeError) as caught:
             loops.fori_loop(*bounds, lambda i, c: jnp.append(c, i * 2.0), jnp.ones(2))
         suggestion: Any = caught.value.mismatches[0].suggestion
-        init = eval(suggestion.init_code, {**NAMES, "init": jnp.ones(2)})  # noqa: S307
-        mended = eval(f"lambda i, c: {suggestion.code}", dict(NAMES))  # noqa: S307
+        init = eval(suggestion.init_code, {**NAMES, "init": jnp.ones(2)})  # noqa: S307  our own
+        mended = eval(f"lambda i, c: {suggestion.code}", dict(NAMES))  # noqa: S307  our own
 
         assert ".at[i" in suggestion.code
         want = [1, 1, *(2.0 * np.arange(int(bounds[0]), int(bounds[1])))]

@@ -21,6 +21,7 @@ def are_the_same(first, second, *args) -> bool:
         lambda x: jnp.zeros(3) + x,
         lambda x: 0.9 * jnp.zeros(3) + x,
         lambda x: x - jnp.tanh(jnp.zeros(3)),
+        lambda x: x + jnp.zeros(3) / 2.0,
         lambda x: jnp.zeros((3, 3)) @ jnp.ones(3) + x,
         lambda x: jax.jit(jnp.add)(np.zeros(3, np.float32), x),
         lambda x: jnp.asarray(x, jnp.float32).reshape(3),
@@ -35,6 +36,7 @@ def test_what_is_added_to_zeros(fun):
     "fun",
     [
         lambda x: jnp.maximum(jnp.zeros(3), x),
+        lambda x: jnp.maximum(x, jnp.zeros(3)),
         lambda x: jnp.zeros(3) * x,
         lambda x: jnp.exp(jnp.zeros(3)) + x,
         lambda x: jnp.ones(3) + x,
